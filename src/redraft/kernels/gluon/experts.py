@@ -1,8 +1,9 @@
 """The two products over experts on Hopper, for experts with many rows.
 
 A program walks over its share of tiles: up to 128 rows of one expert times 256 rows of its weights. One partition of
-its warps loads rows and weights through a ring that does not pause between tiles; two warp groups multiply, each by
-its half of the weights. Sums are made and scaled as in `kernels.triton.expert_kernels`, so rows get the same bits.
+its warps loads rows and weights through a ring that does not pause between tiles; two warp groups multiply, for gates
+each by its half of the weights, for down projections each its half of the rows if there are more than 64. Sums are made
+and scaled as in `kernels.triton.expert_kernels`, so rows get the same bits.
 """
 
 # Variables of a format are bound and used under the same condition.
@@ -56,37 +57,38 @@ def down(
 
 
 @constant
-def _sums(dtype):
+def _sums(dtype, columns):
     """The layout of a warp group's sums over inputs of a dtype."""
-    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 256 // dtype.primitive_bitwidth])
+    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 256 // dtype.primitive_bitwidth])
 
 
 @gluon
 def _new_ring(weight, DEPTH: gl.constexpr, STAGES: gl.constexpr, ARRIVALS: gl.constexpr):
-    """Places for rows and each warp group's weights, and barriers: full after ARRIVALS, free after both groups."""
+    """Places for rows and weights, and barriers: full after ARRIVALS, free after both warp groups."""
     rows = gl.allocate_shared_memory(weight.dtype, [STAGES, 128, DEPTH], weight.layout)
-    weights = gl.allocate_shared_memory(weight.dtype, [2 * STAGES, 128, DEPTH], weight.layout)
+    weights = gl.allocate_shared_memory(weight.dtype, [STAGES, 256, DEPTH], weight.layout)
     ready, free = new_barriers(STAGES, ARRIVALS)
     return rows, weights, ready, free
 
 
 @gluon
 def _multiply(
-    ring, at, steps, WARP_GROUP: gl.constexpr, ROWS: gl.constexpr, STAGES: gl.constexpr, ORDINARY: gl.constexpr
+    ring, at, steps, ROW: gl.constexpr, ROWS: gl.constexpr, FIRST: gl.constexpr, COLUMNS: gl.constexpr,
+    STAGES: gl.constexpr, ORDINARY: gl.constexpr,
 ):  # fmt: skip
-    """fp32 [ROWS,128] of one warp group, over `steps` places of the ring from number `at` on.
+    """fp32 [ROWS,COLUMNS]: a tile's rows from ROW on times its weights from FIRST on, over `steps` places of the ring.
 
-    Data from ORDINARY copies must be made visible to matrix instructions first.
+    The first place is number `at`. Data from ORDINARY copies must be made visible to matrix instructions first.
     """
     rows, weights, ready, free = ring
-    sums = gl.zeros([ROWS, 128], gl.float32, _sums(rows.dtype))
+    sums = gl.zeros([ROWS, COLUMNS], gl.float32, _sums(rows.dtype, COLUMNS))
     for number in range(at, at + steps):
         stage = number % STAGES
         hopper.mbarrier.wait(ready.index(stage), number // STAGES & 1)
         if ORDINARY:
             hopper.fence_async_shared()
-        right = weights.index(stage * 2 + WARP_GROUP).permute((1, 0))
-        sums = hopper.warpgroup_mma(rows.index(stage).slice(0, ROWS, dim=0), right, sums, is_async=True)
+        left, right = rows.index(stage).slice(ROW, ROWS, dim=0), weights.index(stage).slice(FIRST, COLUMNS, dim=0)
+        sums = hopper.warpgroup_mma(left, right.permute((1, 0)), sums, is_async=True)
         sums = hopper.warpgroup_mma_wait(1, deps=[sums])
         hopper.mbarrier.arrive(free.index((number - 1) % STAGES), count=1, pred=number > at)
     sums = hopper.warpgroup_mma_wait(0, deps=[sums])
@@ -133,11 +135,11 @@ def _gate_copy(
             hopper.mbarrier.wait(free.index(stage), number // STAGES & 1 ^ 1)
             hopper.mbarrier.expect(full, 256 * 128, pred=both)
             hopper.mbarrier.expect(full, 128 * 128, pred=first + 64 >= INNER)
-            one, other = weights.index(stage * 2), weights.index(stage * 2 + 1)
-            bulk_load(weight, [gates, k], full, one.slice(0, 64, dim=0))
-            bulk_load(weight, [ups, k], full, one.slice(64, 64, dim=0))
-            bulk_load(weight, [gates + 64, k], full, other.slice(0, 64, dim=0), pred=both)
-            bulk_load(weight, [ups + 64, k], full, other.slice(64, 64, dim=0), pred=both)
+            lines = weights.index(stage)
+            bulk_load(weight, [gates, k], full, lines.slice(0, 64, dim=0))
+            bulk_load(weight, [ups, k], full, lines.slice(64, 64, dim=0))
+            bulk_load(weight, [gates + 64, k], full, lines.slice(128, 64, dim=0), pred=both)
+            bulk_load(weight, [ups + 64, k], full, lines.slice(192, 64, dim=0), pred=both)
             load_lines(rows.index(stage), source + k, mask=live)
             hopper.async_copy.mbarrier_arrive(full, increment_count=False)
             number += 1
@@ -171,14 +173,14 @@ def _gate_tile(
     order, x_scale, weight_scale, out = given
     expert, start, end, first = where
     first += WARP_GROUP * 64
-    SUMS: gl.constexpr = _sums(ring[0].dtype)
+    SUMS: gl.constexpr = _sums(ring[0].dtype, 128)
     if weight_scale is not None:
         line = start + gl.arange(0, ROWS, gl.SliceLayout(1, SUMS))
         token = gl.load(order + line, mask=line < end, other=0) // TOP_K
         row_scale = gl.load(x_scale + token, mask=line < end, other=0.0)[:, None]
         column = gl.arange(0, 128, gl.SliceLayout(0, SUMS))  # 64 gates, 64 ups
         column_scale = gl.load(weight_scale + expert * (2 * INNER) + first + column % 64 + column // 64 * INNER)[None]
-    sums = _multiply(ring, number, D // DEPTH, WARP_GROUP, ROWS, STAGES, True)
+    sums = _multiply(ring, number, D // DEPTH, 0, ROWS, WARP_GROUP * 128, 128, STAGES, True)
     if weight_scale is not None:
         sums = sums * column_scale * row_scale
     gates, ups = gl.split(gl.permute(gl.reshape(sums, [ROWS, 2, 64]), (0, 2, 1)))
@@ -220,17 +222,14 @@ def _down_copy(
         tall = end - start > 64
         for step in range(steps):
             stage, k = number % STAGES, step * DEPTH
-            full, lines = ready.index(stage), rows.index(stage)
+            full, lines, columns = ready.index(stage), rows.index(stage), weights.index(stage)
             hopper.mbarrier.wait(free.index(stage), number // STAGES & 1 ^ 1)
             hopper.mbarrier.expect(full, 384 * 128, pred=tall)
             hopper.mbarrier.expect(full, 320 * 128, pred=end - start <= 64)
-            one, other = weights.index(stage * 2), weights.index(stage * 2 + 1)
             bulk_load(hidden, [start, k], full, lines.slice(0, 64, dim=0))
             bulk_load(hidden, [start + 64, k], full, lines.slice(64, 64, dim=0), pred=tall)
-            bulk_load(weight, [row, k], full, one.slice(0, 64, dim=0))
-            bulk_load(weight, [row + 64, k], full, one.slice(64, 64, dim=0))
-            bulk_load(weight, [row + 128, k], full, other.slice(0, 64, dim=0))
-            bulk_load(weight, [row + 192, k], full, other.slice(64, 64, dim=0))
+            for part in gl.static_range(4):
+                bulk_load(weight, [row + part * 64, k], full, columns.slice(part * 64, 64, dim=0))
             number += 1
 
 
@@ -239,40 +238,42 @@ def _down_columns(
     ring, walk, given, WARP_GROUP: gl.constexpr, D: gl.constexpr, INNER: gl.constexpr, DEPTH: gl.constexpr,
     STAGES: gl.constexpr,
 ):  # fmt: skip
-    """One warp group's 128 columns of every tile."""
+    """One warp group's part of every tile."""
     number = 0
     for index in range(gl.program_id(0), down_tiles(walk), gl.num_programs(0)):
         where = down_place(walk, index, D, INNER, DEPTH)
-        if where[2] - where[1] <= 64:
-            _down_tile(ring, number, given, where, WARP_GROUP, 64, D, STAGES)
+        if where[2] - where[1] > 64:
+            _down_tile(ring, number, given, where, WARP_GROUP * 64, 0, 256, D, STAGES)
         else:
-            _down_tile(ring, number, given, where, WARP_GROUP, 128, D, STAGES)
+            _down_tile(ring, number, given, where, 0, WARP_GROUP * 128, 128, D, STAGES)
         number += where[4]
 
 
 @gluon
 def _down_tile(
-    ring, number, given, where, WARP_GROUP: gl.constexpr, ROWS: gl.constexpr, D: gl.constexpr, STAGES: gl.constexpr
+    ring, number, given, where, ROW: gl.constexpr, FIRST: gl.constexpr, COLUMNS: gl.constexpr, D: gl.constexpr,
+    STAGES: gl.constexpr,
 ):  # fmt: skip
-    """At most ROWS rows of a tile; their scales and places are loaded during the product."""
+    """64 rows of a tile from ROW on, COLUMNS of its columns from FIRST on; scales are loaded during the product."""
     order, hidden_scale, weight_scale, worth, out = given
     expert, start, end, first, steps = where
-    first += WARP_GROUP * 128
-    SUMS: gl.constexpr = _sums(ring[0].dtype)
-    line = start + gl.arange(0, ROWS, gl.SliceLayout(1, SUMS))
+    start += ROW
+    first += FIRST
+    SUMS: gl.constexpr = _sums(ring[0].dtype, COLUMNS)
+    line = start + gl.arange(0, 64, gl.SliceLayout(1, SUMS))
     place = gl.load(order + line, mask=line < end, other=0)
     factor = gl.load(worth + place, mask=line < end, other=0.0)[:, None]
     if weight_scale is not None:
-        column = first + gl.arange(0, 128, gl.SliceLayout(0, SUMS))
+        column = first + gl.arange(0, COLUMNS, gl.SliceLayout(0, SUMS))
         column_scale = gl.load(weight_scale + gl.maximum(expert, 0) * D + column)[None]
         row_scale = gl.load(hidden_scale + line, mask=(line < end) & (steps > 0), other=0.0)[:, None]
-    sums = _multiply(ring, number, steps, WARP_GROUP, ROWS, STAGES, False)
+    sums = _multiply(ring, number, steps, ROW, 64, FIRST, COLUMNS, STAGES, False)
     if weight_scale is not None:
         sums = sums * column_scale * row_scale
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [2, 16], [4, 1], [1, 0])
     result = gl.convert_layout((sums * factor).to(out.dtype.element_ty), WIDE)
     place = gl.convert_layout(place, gl.SliceLayout(1, WIDE))
-    column = first + gl.arange(0, 128, gl.SliceLayout(0, WIDE))
-    line = start + gl.arange(0, ROWS, gl.SliceLayout(1, WIDE))
+    column = first + gl.arange(0, COLUMNS, gl.SliceLayout(0, WIDE))
+    line = start + gl.arange(0, 64, gl.SliceLayout(1, WIDE))
     place = out + place[:, None].to(gl.int64) * D + column[None]
     gl.store(place, result, mask=(line < end)[:, None], eviction_policy="evict_last")  # until they are summed
