@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import redraft
-from redraft.cache.slab import KVCache, cache_bytes
+from redraft.cache import KVCache
 from redraft.deciding import Reading, fit_temperature
 from redraft.deciding.calibration import calibrated
 from redraft.deciding.form import Form
@@ -78,7 +78,7 @@ def test_several_questions_are_what_each_is_alone(llm: LLM, monkeypatch: pytest.
     ((count, longest),) = made
     assert count == 4
     made.clear()
-    size = cache_bytes(llm.model.config, longest, llm.model.dtype.itemsize)
+    size = llm.model.cache_bytes(longest)
     monkeypatch.setattr("redraft.deciding.api.CACHE_BYTES", held * size)
     together = llm.decide(QUESTIONS, CHOICES, reads=2, sure=1.0)
     assert isinstance(together, list)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from redraft.model.accounting import active_per_token, kv_costs, text_parts, total, vision_parts
+from redraft.cache.sizes import kv_costs
+from redraft.model.accounting import active_per_token, text_parts, total, vision_parts
 from redraft.model.presets import PRESETS, preset
 from redraft.model.transformer import Transformer
 

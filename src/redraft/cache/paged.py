@@ -12,7 +12,8 @@ from torch import Tensor
 
 from redraft.cache.fp8 import from_fp8_bits, to_fp8_bits
 from redraft.cache.pages import PAGE, pages_for
-from redraft.config import ModelConfig
+from redraft.cache.sizes import kv_costs
+from redraft.config import FULL, SLIDING, ModelConfig
 
 
 class PagedKV:
@@ -66,8 +67,5 @@ class PagedKV:
 
 def page_bytes(config: ModelConfig, item: int) -> tuple[int, int]:
     """Bytes of a page of the full and of the sliding space: keys and values, all layers, `item` bytes a number."""
-    sizes = [0, 0]
-    for layer in range(config.num_hidden_layers):
-        numbers = 2 * config.layer_kv_heads(layer) * config.layer_head_dim(layer) * PAGE
-        sizes[config.is_sliding(layer)] += numbers * item
-    return sizes[0], sizes[1]
+    sizes = {cost.kind: cost.bytes_per_token * PAGE for cost in kv_costs(config, item)}
+    return sizes.get(FULL, 0), sizes.get(SLIDING, 0)

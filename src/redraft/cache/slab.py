@@ -7,7 +7,6 @@ ring. They are read in order of position, so that sums over keys round as they d
 from __future__ import annotations
 
 import copy
-import math
 from dataclasses import dataclass
 from typing import Self
 
@@ -74,11 +73,6 @@ class SlabCache(KVCache):
                 places = torch.arange(first, first + kept, device=keys.device) % store.capacity
                 store.keys[self._rows[row]].index_copy_(1, places, keys[row, :, count - kept : count])
                 store.values[self._rows[row]].index_copy_(1, places, values[row, :, count - kept : count])
-
-
-def cache_bytes(config: ModelConfig, capacity: int, item: int) -> int:
-    """Bytes of one request's keys and values, `item` bytes a number."""
-    return 2 * item * sum(map(math.prod, _shapes(config, capacity)))
 
 
 def _shapes(config: ModelConfig, capacity: int) -> list[tuple[int, int, int]]:

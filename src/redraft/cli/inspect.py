@@ -54,9 +54,10 @@ def _has_vision(folder: Path) -> bool:
 
 def description(config: ModelConfig) -> dict[str, Any]:
     """Everything that `inspect` shows, JSON-ready."""
+    from redraft.cache.sizes import kv_costs
     from redraft.model import accounting
 
-    text, vision = accounting.text_parts(config), accounting.vision_parts(config)
+    text, vision, costs = accounting.text_parts(config), accounting.vision_parts(config), kv_costs(config)
     stored = accounting.total(text) + accounting.total(vision)
     formats = (*accounting.BYTES_PER_PARAMETER, *accounting.FORMATS)
     return {
@@ -81,11 +82,9 @@ def description(config: ModelConfig) -> dict[str, Any]:
         "text_bytes": {name: accounting.bytes_in(text, name) for name in formats},
         "kv_bytes_per_token": {
             cost.kind: {"layers": cost.layers, "bytes": cost.bytes_per_token, "kept_tokens": cost.kept_tokens}
-            for cost in accounting.kv_costs(config)
+            for cost in costs
         },
-        "kv_bytes_full_context": sum(
-            cost.bytes_at(config.max_position_embeddings) for cost in accounting.kv_costs(config)
-        ),
+        "kv_bytes_full_context": sum(cost.bytes_at(config.max_position_embeddings) for cost in costs),
     }
 
 
@@ -129,16 +128,17 @@ def _table(rows: dict[str, Any]) -> Any:
 
 def _costs(config: ModelConfig) -> dict[str, str]:
     """Active parameters, and bytes of the bf16 cache per token and for a full context."""
+    from redraft.cache.sizes import kv_costs
     from redraft.model import accounting
 
     rows = {"active per token": f"{accounting.active_per_token(config):,} parameters"}
-    costs = accounting.kv_costs(config)
+    costs = kv_costs(config)
     for cost in costs:
         kept = "every token" if cost.kept_tokens is None else f"the last {cost.kept_tokens:,} tokens"
         name = f"bf16 KV cache, {cost.kind.removesuffix('_attention')}"
         rows[name] = f"{cost.bytes_per_token:,} B per token, {cost.layers} layers keep {kept}"
     context = config.max_position_embeddings
-    bf16, fp8 = (sum(cost.bytes_at(context) for cost in accounting.kv_costs(config, size)) for size in (2, 1))
+    bf16, fp8 = (sum(cost.bytes_at(context) for cost in kv_costs(config, size)) for size in (2, 1))
     rows["bf16 KV cache, all"] = f"{_bytes(bf16)} at {context:,} tokens; {_bytes(fp8)} in FP8"
     return rows
 

@@ -1,4 +1,4 @@
-"""How many parameters a model has and where, and how many bytes they and the cache take, from its config alone."""
+"""How many parameters a model has and where, and how many bytes they take, from its config alone."""
 
 from __future__ import annotations
 
@@ -61,22 +61,6 @@ def _matrix_bytes(rows: int, inputs: int, format: str) -> int:
     return rows * inputs // 2 + (rows * inputs // 64 * 2 if format == "int4" else rows * inputs // 16)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class KVCost:
-    """Cache bytes of one kind of layer, all its layers together."""
-
-    kind: LayerType
-    layers: int
-    bytes_per_token: int
-    kept_tokens: int | None
-    """The most tokens that a sliding layer keeps; None if every token is kept."""
-
-    def bytes_at(self, tokens: int) -> int:
-        """Bytes that one request of `tokens` committed tokens occupies."""
-        kept = tokens if self.kept_tokens is None else min(tokens, self.kept_tokens)
-        return kept * self.bytes_per_token
-
-
 def text_parts(config: ModelConfig) -> tuple[Part, ...]:
     """The text model, part by part; shared tensors count once."""
     width, layers = config.hidden_size, config.num_hidden_layers
@@ -135,25 +119,6 @@ def cpu_bytes(config: ModelConfig, dtype: str, int4_layers: int) -> int:
 def active_per_token(config: ModelConfig) -> int:
     """Parameters used to compute one token."""
     return sum(part.active for part in text_parts(config))
-
-
-def kv_costs(config: ModelConfig, bytes_per_element: int = 2) -> tuple[KVCost, ...]:
-    """Cache cost per kind of layer: keys and values are both stored, even where values come from the keys."""
-    heads = {
-        SLIDING: config.num_key_value_heads * config.head_dim,
-        FULL: config.num_global_key_value_heads * config.global_head_dim,
-    }
-    kept = {SLIDING: config.sliding_window - 1, FULL: None}
-    return tuple(
-        KVCost(
-            kind=kind,
-            layers=(layers := config.layer_types.count(kind)),
-            bytes_per_token=2 * heads[kind] * bytes_per_element * layers,
-            kept_tokens=kept[kind],
-        )
-        for kind in (SLIDING, FULL)
-        if kind in config.layer_types
-    )
 
 
 def _part(name: str, each: int, count: int = 1, active: int | None = None, **quantizable: Any) -> Part:

@@ -24,7 +24,8 @@ from torch.nn import functional as F
 
 from redraft import kernels
 from redraft.cache import KVCache
-from redraft.cache.slab import SlabCache, cache_bytes
+from redraft.cache.sizes import kv_costs
+from redraft.cache.slab import SlabCache
 from redraft.config import SLIDING, ModelConfig
 from redraft.errors import PromptError
 from redraft.model.attention import Attend, Attention, RMSNorm, causal_sight
@@ -121,7 +122,7 @@ class Transformer(nn.Module):
 
     def cache_bytes(self, capacity: int) -> int:
         """Roughly the cache bytes for each request of `capacity` committed tokens."""
-        return cache_bytes(self.config, capacity, self.dtype.itemsize)
+        return sum(cost.bytes_at(capacity) for cost in kv_costs(self.config, self.dtype.itemsize))
 
     def requests_at_once(self, most: int, tokens: int) -> int:
         """How many requests, from 1 up to `most`, memory allows to have this many more tokens each."""
