@@ -18,7 +18,7 @@ from redraft.errors import CheckpointError
 from redraft.model.files import Stored, listed, read_headers
 from redraft.model.folders import read_config
 from redraft.model.layouts import IGNORED, PLAIN_DTYPES, Weight, join, layout_of
-from redraft.model.names import EXPERTS, is_vision, tied_to, to_hugging_face
+from redraft.model.names import EXPERTS, is_vision, split_experts, tied_to, to_hugging_face
 from redraft.model.transformer import Transformer
 from redraft.model.vision import VisionTower
 
@@ -88,14 +88,11 @@ class Checkpoint:
 
     def _matrices(self, name: str) -> list[tuple[str, ...]]:
         """The stored matrices that make up one of our names: a list of experts to stack, each of rows to join."""
-        base, match = self._bases[name], EXPERTS.fullmatch(name)
-        if match is None:
-            return [(base,)]
-        kinds = ("gate_proj", "up_proj") if match[1] == "gate_up" else ("down_proj",)
-        prefix = base.rpartition(".")[0]
-        if not any(f"{prefix}.0.{kinds[0]}{suffix}" in self._stored for suffix in (".weight", ".weight_packed")):
-            return [(base,)]  # all experts in one tensor
-        return [tuple(f"{prefix}.{expert}.{kind}" for kind in kinds) for expert in range(self.config.num_experts)]
+        if EXPERTS.fullmatch(name):
+            split = split_experts(name, self.config.num_experts)
+            if any(split[0][0] + suffix in self._stored for suffix in (".weight", ".weight_packed")):
+                return split
+        return [(self._bases[name],)]
 
     def _base(self, name: str) -> str:
         """The file's name of a weight, without `.weight`."""

@@ -78,6 +78,16 @@ def to_hugging_face(name: str) -> str:
     return _translate(name, TABLE) or _unknown(name)
 
 
+def split_experts(name: str, count: int) -> list[tuple[str, ...]]:
+    """What files that hold each expert alone call the matrices of our experts' weight `name`, without `.weight`.
+
+    For each of `count` experts the names whose rows, joined, are its part: gate and up, or down.
+    """
+    prefix = to_hugging_face(name).rpartition(".")[0]
+    kinds = ("gate_proj", "up_proj") if name.endswith("gate_up_proj") else ("down_proj",)
+    return [tuple(f"{prefix}.{expert}.{kind}" for kind in kinds) for expert in range(count)]
+
+
 def from_hugging_face(name: str) -> str | None:
     """Our name of a tensor in a file, None if it is not one of ours."""
     return _translate(name, _REVERSED)

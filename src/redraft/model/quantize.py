@@ -22,7 +22,7 @@ from redraft.errors import CheckpointError, SettingError, one_of
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.files import INDEX_FILE
 from redraft.model.folders import CONFIG_FILE, copy_beside, read_json, write_json
-from redraft.model.names import EXPERTS, to_hugging_face
+from redraft.model.names import EXPERTS, split_experts, to_hugging_face
 from redraft.outputs import arriving, check_new
 from redraft.quant.fp8 import quantize_fp8
 from redraft.quant.int4 import check_group, quantize_int4
@@ -128,14 +128,11 @@ def _stored(checkpoint: Checkpoint, name: str, kept_as: str | None, group: int) 
 
 def _matrices(name: str, weight: Tensor) -> Iterator[tuple[str, Tensor]]:
     """Name without suffix and matrix [N,K] of everything in a weight: one per expert, gate and up separately."""
-    base = to_hugging_face(name).removesuffix(".weight")
     if not EXPERTS.fullmatch(name):
-        yield base, weight
+        yield to_hugging_face(name).removesuffix(".weight"), weight
         return
-    kinds = ("gate_proj", "up_proj") if name.endswith("gate_up_proj") else ("down_proj",)
-    for expert, matrix in enumerate(weight):
-        for kind, part in zip(kinds, matrix.chunk(len(kinds)), strict=True):
-            yield f"{base.rpartition('.')[0]}.{expert}.{kind}", part
+    for matrix, bases in zip(weight, split_experts(name, len(weight)), strict=True):
+        yield from zip(bases, matrix.chunk(len(bases)), strict=True)
 
 
 def _quantized(matrix: Tensor, format: str, group: int) -> dict[str, Tensor]:
