@@ -24,6 +24,7 @@ from redraft.errors import CheckpointError, PromptError, SettingError
 from redraft.llm import LLM
 from redraft.model.adapters import save_adapter
 from redraft.model.packed.load import load_packed
+from redraft.model.packed.settings import WeightSettings
 from redraft.model.quantize import quantize_folder
 from redraft.model.vision import Seen
 from redraft.text.images import Grid, open_part, prepare
@@ -256,9 +257,10 @@ def test_stored_and_packed_models_see(folder: Path, llm: LLM, tmp_path: Path, fo
         place = tmp_path / format
         quantize_folder(folder, place, format)
     picture = prepare(drawn(), Grid())
-    packed = load_packed(place, device="cpu", dtype="float32")
+    settings = WeightSettings(device="cpu", dtype="float32")
+    packed = load_packed(place, settings)
     assert torch.equal(packed.see(picture), llm.model.see(picture))
-    assert load_packed(place, device="cpu", dtype="float32", vision=False).vision is None
+    assert load_packed(place, settings, vision=False).vision is None
 
 
 def test_an_adapter_may_change_what_is_seen(folder: Path, llm: LLM, tmp_path: Path) -> None:

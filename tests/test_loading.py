@@ -105,6 +105,15 @@ def test_values_of_a_folder_that_others_write(folder: Path, tmp_path: Path) -> N
     assert redraft.load(other, device="cpu", dtype="float32").eos_ids == (1,)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [{"quantization": "fp4"}, {"device": "cuda:99"}, {"dtype": "fp16"}, {"vocabulary_dtype": "int4"}, {"gpus": 0}],
+)
+def test_a_wrong_name_fails_before_a_long_download(given: dict[str, Any]) -> None:
+    with pytest.raises(SettingError, match=f"^{next(iter(given))} is "):
+        redraft.load("someone/some-model", **given)
+
+
 def test_an_unreachable_hub_is_one_sentence() -> None:
     with pytest.raises(HubError, match="someone/some-model"):
         redraft.load("someone/some-model")

@@ -9,8 +9,8 @@ from redraft.config import GenerationSettings, end_ids, require_type, settings_f
 from redraft.engine.settings import EngineSettings, KvCacheDtype
 from redraft.llm import LLM, adapter_for, check_adapter_name
 from redraft.model.folders import read_config, read_json, resolve_folder
-from redraft.model.packed.demands import VocabularyDtype
 from redraft.model.packed.load import load_for_inference
+from redraft.model.packed.settings import VocabularyDtype, WeightSettings
 from redraft.model.placement import Dtype
 from redraft.model.quantize import Quantization
 from redraft.text.template import ChatTemplate
@@ -51,6 +51,9 @@ def load(
     """
     require_type("vision", vision, bool)
     settings = EngineSettings(kv_cache_dtype=kv_cache_dtype, memory_gb=memory_gb, slots=slots)
+    weights = WeightSettings(
+        device=device, gpus=gpus, dtype=dtype, quantization=quantization, vocabulary_dtype=vocabulary_dtype
+    )
     folder = resolve_folder(str(model))
     several = adapter if isinstance(adapter, Mapping) else {}
     for name, place in several.items():  # a mismatch fails before a long load
@@ -60,16 +63,7 @@ def load(
     defaults, eos_ids = _generation(folder)
     tokenizer = Tokenizer.from_folder(folder, vocab_size=read_config(folder).vocab_size)
     template = ChatTemplate.find(folder)
-    network = load_for_inference(
-        folder,
-        device=device,
-        gpus=gpus,
-        dtype=dtype,
-        quantization=quantization,
-        vocabulary_dtype=vocabulary_dtype,
-        adapter=one,
-        vision=vision,
-    )
+    network = load_for_inference(folder, weights, adapter=one, vision=vision)
     llm = LLM(network, tokenizer, template, path=folder, defaults=defaults, eos_ids=eos_ids, settings=settings)
     for name, place in several.items():
         llm.add_adapter(name, place)

@@ -17,6 +17,7 @@ from redraft.model.initialise import initialise
 from redraft.model.int4_experts import Int4Experts
 from redraft.model.moe import Experts
 from redraft.model.packed.load import load_for_inference, loaded_with
+from redraft.model.packed.settings import WeightSettings
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.presets import preset
 from redraft.model.quantize import quantize_folder
@@ -52,7 +53,8 @@ def logits_of(model: Transformer) -> Tensor:
 
 
 def on_cpu(folder: Path, adapter: Adapter | None = None, quantization: str | None = None) -> Transformer:
-    return load_for_inference(folder, device="cpu", dtype="float32", quantization=quantization, adapter=adapter)
+    settings = WeightSettings(device="cpu", dtype="float32", quantization=quantization)
+    return load_for_inference(folder, settings, adapter=adapter)
 
 
 def experts_of(model: Transformer) -> list[nn.Module]:

@@ -13,6 +13,7 @@ from redraft.model.adapters import merge, with_adapter
 from redraft.model.initialise import initialise
 from redraft.model.linear import Linear, through_kernels
 from redraft.model.packed.load import load_for_inference
+from redraft.model.packed.settings import WeightSettings
 from redraft.model.presets import preset
 from redraft.model.transformer import Transformer
 from redraft.model.weights import load_model, save_model
@@ -80,9 +81,8 @@ def test_loading_to_answer_and_loading_to_train(tmp_path: Path, dtype: str) -> N
     """Training and GPUs have PyTorch's layers."""
     save_model(fresh(), tmp_path)
     assert all(type(layer) is nn.Linear for layer in linear_layers(load_model(tmp_path, "cpu", dtype)))
-    assert all(
-        type(layer) is Linear for layer in linear_layers(load_for_inference(tmp_path, device="cpu", dtype=dtype))
-    )
+    answering = load_for_inference(tmp_path, WeightSettings(device="cpu", dtype=dtype))
+    assert all(type(layer) is Linear for layer in linear_layers(answering))
 
 
 def test_without_a_compiler_pytorch_multiplies(monkeypatch: pytest.MonkeyPatch) -> None:

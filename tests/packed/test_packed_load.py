@@ -2,16 +2,18 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 import redraft
 from random_adapter import random_adapter
+from redraft.bench.random_weights import random_model
 from redraft.errors import SettingError
 from redraft.kernels.triton.experts import format_of
 from redraft.model import Transformer
-from redraft.model.adapters import with_adapter
+from redraft.model.adapters import Adapter, with_adapter
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.folders import resolve_folder
 from redraft.model.initialise import initialise
@@ -19,6 +21,7 @@ from redraft.model.packed import load as loading
 from redraft.model.packed.build import pack
 from redraft.model.packed.demands import WORKING_BYTES, check_device, check_room, fp8_vocabulary, misfit
 from redraft.model.packed.load import load_packed
+from redraft.model.packed.settings import WeightSettings
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.packed.weights import PackedLayer, tensors
 from redraft.model.presets import preset
@@ -38,6 +41,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def packed_from(folder: Path, adapter: Adapter | None = None, **given: str | None) -> PackedTransformer:
+    settings: dict[str, Any] = {"device": "cpu", "dtype": "float32", **given}
+    return load_packed(folder, WeightSettings(**settings), adapter=adapter)
+
+
 @torch.inference_mode()
 def logits_of(model: Transformer) -> torch.Tensor:
     cache = model.new_cache(1, 64)
@@ -50,8 +58,8 @@ def test_a_quantized_load_stays_near_the_full_model_and_is_smaller(
     folder: Path, quantization: str, apart: float
 ) -> None:
     full = redraft.load_model(folder, "cpu", "float32")
-    packed = load_packed(folder, device="cpu", dtype="float32", quantization=quantization)
-    whole = load_packed(folder, device="cpu", dtype="float32")
+    packed = packed_from(folder, quantization=quantization)
+    whole = packed_from(folder)
     assert packed.packed.quantization == quantization
     assert whole.packed.quantization is None
     assert packed.packed.nbytes < whole.packed.nbytes / 2
@@ -63,8 +71,8 @@ def test_a_quantized_load_stays_near_the_full_model_and_is_smaller(
 @pytest.mark.parametrize("format", ["fp8", "int4"])
 def test_a_quantized_folder_loads_as_it_is_stored(folder: Path, tmp_path: Path, format: str) -> None:
     quantize_folder(folder, tmp_path / "q", format)
-    stored = load_packed(tmp_path / "q", device="cpu", dtype="float32")
-    made = load_packed(folder, device="cpu", dtype="float32", quantization=format)
+    stored = packed_from(tmp_path / "q")
+    made = packed_from(folder, quantization=format)
     assert stored.packed.quantization == format
     torch.testing.assert_close(logits_of(stored), logits_of(made), atol=1e-4, rtol=1e-4)
 
@@ -75,7 +83,7 @@ def test_groups_that_the_kernels_do_not_take_are_refused_before_weights_are_read
     quantize_folder(folder, tmp_path / "q", "int4", group=16)
     monkeypatch.setattr(Checkpoint, "weight", None)
     with pytest.raises(SettingError, match="int4 group is 16; the kernels take 32 and multiples of 64"):
-        load_packed(tmp_path / "q", device="cpu", dtype="float32")
+        packed_from(tmp_path / "q")
 
 
 @pytest.mark.parametrize(("stored", "asked"), [("int4", "fp8"), ("fp8", "int4")])
@@ -85,9 +93,9 @@ def test_one_format_does_not_become_another(
     quantize_folder(folder, tmp_path / "q", stored)
     monkeypatch.setattr(Checkpoint, "weight", None)  # refused before any is read
     with pytest.raises(SettingError, match=f"already {stored}"):
-        load_packed(tmp_path / "q", device="cpu", dtype="float32", quantization=asked)
+        packed_from(tmp_path / "q", quantization=asked)
     with pytest.raises(SettingError, match=f"already {stored}"):
-        loading.load_for_inference(tmp_path / "q", device="cpu", quantization=asked)
+        loading.load_for_inference(tmp_path / "q", WeightSettings(device="cpu", quantization=asked))
 
 
 def test_unknown_quantization_is_one_sentence() -> None:
@@ -114,16 +122,17 @@ def test_the_vocabulary_is_in_fp8_where_a_gpu_s_weights_are_quantized(monkeypatc
 
 
 def test_a_vocabulary_in_fp8_is_asked_for_where_weights_are_packed(folder: Path) -> None:
-    given = {"device": "cpu", "dtype": "float32", "vocabulary_dtype": "fp8"}
+    settings = WeightSettings(device="cpu", dtype="float32", vocabulary_dtype="fp8")
     for quantization in (None, "int4"):
         with pytest.raises(
             SettingError, match=r"^vocabulary_dtype is 'fp8'; that needs a GPU .* quantization 'fp8'\.$"
         ):
-            loading.load_for_inference(folder, quantization=quantization, **given)  # type: ignore[arg-type]
-    packed = loading.load_for_inference(folder, quantization="fp8", **given)  # type: ignore[arg-type]
+            loading.load_for_inference(folder, replace(settings, quantization=quantization))
+    packed = loading.load_for_inference(folder, replace(settings, quantization="fp8"))
     assert isinstance(packed, PackedTransformer)
     assert packed.packed.vocabulary.dtype == torch.float8_e4m3fn
-    assert loading.load_for_inference(folder, device="cpu", dtype="float32", quantization="fp8").dtype == torch.float32
+    plain = loading.load_for_inference(folder, replace(settings, quantization="fp8", vocabulary_dtype="auto"))
+    assert plain.dtype == torch.float32
 
 
 def test_a_gpu_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,9 +166,9 @@ def test_several_gpus_need_less_memory_each() -> None:
 
 
 def test_several_gpus_take_only_what_the_kernels_take(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    monkeypatch.setattr(loading, "resolve_devices", lambda device, gpus: (CUDA,))
+    monkeypatch.setattr("redraft.model.packed.settings.resolve_devices", lambda device, gpus: (CUDA,))
     with pytest.raises(SettingError, match="gpus is 2; only a model in bfloat16 whose shape the kernels support"):
-        loading.load_for_inference(folder, dtype="bfloat16", gpus=2)
+        loading.load_for_inference(folder, WeightSettings(dtype="bfloat16", gpus=2))
 
 
 @pytest.mark.parametrize("format", ["fp8", "int4", "nvfp4"])
@@ -187,16 +196,16 @@ def test_no_format_is_advised_that_stored_weights_cannot_take() -> None:
 
 
 def test_packed_weights_cannot_be_saved(folder: Path, tmp_path: Path) -> None:
-    model = load_packed(folder, device="cpu", dtype="float32")
+    model = packed_from(folder)
     with pytest.raises(SettingError, match="packed"):
         save_model(model, tmp_path / "saved")
     assert not (tmp_path / "saved").exists()
 
 
 def test_quantization_and_float32_do_not_go_together_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "resolve_devices", lambda device, gpus: (CUDA,))
+    monkeypatch.setattr("redraft.model.packed.settings.resolve_devices", lambda device, gpus: (CUDA,))
     with pytest.raises(SettingError, match="on a GPU, dtype must be bfloat16"):
-        loading.load_for_inference(resolve_folder("tiny"), dtype="float32", quantization="fp8")
+        loading.load_for_inference(resolve_folder("tiny"), WeightSettings(dtype="float32", quantization="fp8"))
 
 
 def test_shapes_that_the_kernels_do_not_take_stay_plain_on_a_gpu(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -207,11 +216,15 @@ def test_shapes_that_the_kernels_do_not_take_stay_plain_on_a_gpu(monkeypatch: py
         ({"vocab_size": 262_145}, "multiple of 8"), ({"num_experts": 512}, "at most 256"), ({"head_dim": 96}, "powers"),
     ):  # fmt: skip
         assert told in str(misfit(replace(preset("26b-a4b"), **change)))
-    monkeypatch.setattr(loading, "resolve_devices", lambda device, gpus: (CUDA,))
-    monkeypatch.setattr(loading, "load_model", lambda *arguments, **_: arguments)
-    assert loading.load_for_inference(folder, dtype="bfloat16") == (folder, CUDA, "bfloat16")  # the plain loader's call
+    monkeypatch.setattr("redraft.model.packed.settings.resolve_devices", lambda device, gpus: (CUDA,))
+    monkeypatch.setattr(loading, "filled", lambda checkpoint, *arguments: arguments)
+    assert loading.load_for_inference(folder, WeightSettings(dtype="bfloat16")) == (CUDA, torch.bfloat16)
     with pytest.raises(SettingError, match="multiple of 128"):
-        loading.load_for_inference(folder, dtype="bfloat16", quantization="fp8")
+        loading.load_for_inference(folder, WeightSettings(dtype="bfloat16", quantization="fp8"))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
+    for refused in (lambda: load_packed(folder, WeightSettings()), lambda: random_model("nano", WeightSettings())):
+        with pytest.raises(SettingError, match=r"cannot be packed for a GPU: the width must be a multiple of 128, "):
+            refused()
 
 
 @pytest.mark.parametrize("stored", [None, "fp8", "int4"])
@@ -224,8 +237,8 @@ def test_a_packed_twin_is_what_loading_with_the_adapter_makes(
     place = tmp_path / "q" if stored else folder
     adapter = random_adapter(redraft.load_model(folder, "cpu", "float32"), 1, names)
     for quantization in (None, stored) if stored else (None, "fp8", "int4"):
-        given = {"device": "cpu", "dtype": "float32", "quantization": quantization}
-        base, expected = load_packed(place, **given), load_packed(place, adapter=adapter, **given)  # type: ignore[arg-type]
+        base = packed_from(place, quantization=quantization)
+        expected = packed_from(place, adapter, quantization=quantization)
         made = loading.loaded_with(base, place, adapter)
         assert isinstance(made, PackedTransformer)
         torch.testing.assert_close(logits_of(made), logits_of(expected), rtol=0, atol=0)
@@ -238,8 +251,8 @@ def test_a_packed_twin_is_what_loading_with_the_adapter_makes(
 @pytest.mark.parametrize("vocabulary", ["model", "fp8"])
 def test_a_packed_twin_has_the_vocabulary_that_its_adapter_changes(folder: Path, vocabulary: str) -> None:
     adapter = random_adapter(redraft.load_model(folder, "cpu", "float32"), 1, r"^embedding")
-    given = {"device": "cpu", "dtype": "float32", "vocabulary_dtype": vocabulary}
-    base, expected = load_packed(folder, **given), load_packed(folder, adapter=adapter, **given)  # type: ignore[arg-type]
+    base = packed_from(folder, vocabulary_dtype=vocabulary)
+    expected = packed_from(folder, adapter, vocabulary_dtype=vocabulary)
     made = loading.loaded_with(base, folder, adapter)
     torch.testing.assert_close(logits_of(made), logits_of(expected), rtol=0, atol=0)
     assert not torch.equal(logits_of(made), logits_of(base))
@@ -256,7 +269,7 @@ def test_a_packed_twin_keeps_the_adapter_that_was_loaded(folder: Path, tmp_path:
     second = random_adapter(full, 2, r"attention\.[kv]_proj|mlp\.down|experts\.down")
     read = second.applied(first.applied(Checkpoint(place).weight))
     expected = PackedTransformer(pack(full.config, read, device=torch.device("cpu"), dtype=torch.float32))
-    base = load_packed(place, device="cpu", dtype="float32", adapter=first)
+    base = packed_from(place, first)
     made = loading.loaded_with(base, place, second)
     torch.testing.assert_close(logits_of(made), logits_of(expected), rtol=0, atol=0)
     if not stored:
@@ -280,14 +293,15 @@ def test_an_adapter_widens_the_weights_that_share_a_product_with_one_that_it_cha
     quantize_folder(folder, tmp_path / "q", stored)
     full = redraft.load_model(folder, "cpu", "float32")
     adapter = random_adapter(full, 1, rf"layers\.1\.{changed}", size=0.3)
-    given = {"device": "cpu", "dtype": "float32", "adapter": adapter}
-    packed = load_packed(tmp_path / "q", **given)  # type: ignore[arg-type]
+    packed = packed_from(tmp_path / "q", adapter)
     assert list(map(_plain_products, packed.packed.layers)) == [set(), {product}, set()]
     assert packed.packed.quantization == stored
-    expected = logits_of(loading.load_for_inference(tmp_path / "q", **given))  # type: ignore[arg-type]
-    unchanged = logits_of(load_packed(tmp_path / "q", device="cpu", dtype="float32"))
+    expected = logits_of(
+        loading.load_for_inference(tmp_path / "q", WeightSettings(device="cpu", dtype="float32"), adapter=adapter)
+    )
+    unchanged = logits_of(packed_from(tmp_path / "q"))
     assert _apart(logits_of(packed), expected) < 0.15 < 0.2 < _apart(unchanged, expected)
-    rounded = load_packed(tmp_path / "q", quantization=stored, **given)  # type: ignore[arg-type]
+    rounded = packed_from(tmp_path / "q", adapter, quantization=stored)
     assert list(map(_plain_products, rounded.packed.layers)) == [set()] * 3
 
 

@@ -19,11 +19,11 @@ from redraft.llm import LLM
 from redraft.model.accounting import bytes_in, text_parts
 from redraft.model.folders import resolve_folder, shape_of
 from redraft.model.layouts import Source
-from redraft.model.packed.build import check_format, pack
-from redraft.model.packed.demands import check_device, check_room, fp8_vocabulary
-from redraft.model.packed.division import check_division
+from redraft.model.packed.build import pack
+from redraft.model.packed.demands import check_fit
+from redraft.model.packed.settings import WeightSettings
 from redraft.model.packed.transformer import PackedTransformer
-from redraft.model.placement import machine_memory, resolve_devices
+from redraft.model.placement import machine_memory
 from redraft.model.transformer import Transformer
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
@@ -46,29 +46,17 @@ def random_source(config: ModelConfig, device: torch.device, dtype: torch.dtype,
     return weight
 
 
-def random_model(
-    shape: str,
-    device: str | torch.device = "auto",
-    *,
-    gpus: int = 1,
-    quantization: str | None = None,
-    vocabulary_dtype: str = "auto",
-) -> PackedTransformer:
-    """A packed model in bfloat16 of a preset's shape, or a folder's; see `load_packed` for the settings.
+def random_model(shape: str, settings: WeightSettings) -> PackedTransformer:
+    """A packed model of a preset's shape, or a folder's, in bfloat16 whatever the settings' dtype.
 
     Raises `SettingError` for settings that do not fit the device, or a device that does not fit the shape.
     """
-    check_format(quantization)
-    first, *helpers = resolve_devices(device, gpus)
-    check_device(first, quantized=quantization is not None)
-    config = shape_of(shape)
-    check_division(config, gpus)
-    fp8 = fp8_vocabulary(config, vocabulary_dtype, first, quantized=quantization is not None)
-    check_room(config, quantization, (first, *helpers))
+    config, (first, *helpers) = shape_of(shape), settings.devices
+    fp8 = check_fit(config, settings)
     if first.type == "cpu":
-        check_memory(shape, config, quantization or "bf16")
+        check_memory(shape, config, settings.quantization or "bf16")
     source = random_source(config, first, torch.bfloat16)
-    given = {"dtype": torch.bfloat16, "quantization": quantization, "fp8_vocabulary": fp8}
+    given = {"dtype": torch.bfloat16, "quantization": settings.quantization, "fp8_vocabulary": fp8}
     return PackedTransformer(pack(config, source, device=first, helpers=helpers, **given))
 
 
@@ -87,8 +75,8 @@ def check_memory(shape: str, config: ModelConfig, format: str) -> None:
 
 def random_llm(shape: str, tokenizer: Path, **given: Any) -> LLM:
     """A `random_model`, `given` its settings, with a tokenizer.json and the chat template of `tiny`."""
-    words = tokenizer_for(tokenizer, shape)
-    return LLM(random_model(shape, **given), words, ChatTemplate.find(resolve_folder("tiny")), path=tokenizer.parent)
+    words, model = tokenizer_for(tokenizer, shape), random_model(shape, WeightSettings(**given))
+    return LLM(model, words, ChatTemplate.find(resolve_folder("tiny")), path=tokenizer.parent)
 
 
 def tokenizer_for(file: Path, model: str) -> Tokenizer:

@@ -178,15 +178,17 @@ def _packed_model(
 ) -> PackedTransformer:
     """The model to measure, on a device or several GPUs: a shape filled with random weights, or a folder's own."""
     from redraft.bench.random_weights import random_model
+    from redraft.model.folders import resolve_folder
     from redraft.model.packed.load import load_packed
+    from redraft.model.packed.settings import WeightSettings
     from redraft.model.presets import PRESETS
 
-    given = {"gpus": gpus, "quantization": quantization, "vocabulary_dtype": vocabulary_dtype}
-    if random:
-        return random_model(model, device, **given)
-    if model in PRESETS and model != "tiny":
+    if not random and model in PRESETS and model != "tiny":
         raise SettingError(f"{model} is a shape without weights; add --random-weights or name a folder.")
-    return load_packed(model, device=device, dtype="bfloat16", **given)
+    settings = WeightSettings(
+        device=device, gpus=gpus, dtype="bfloat16", quantization=quantization, vocabulary_dtype=vocabulary_dtype
+    )
+    return random_model(model, settings) if random else load_packed(resolve_folder(model), settings)
 
 
 def write_and_print(name: str, records: list[dict[str, Any]], folder: Path | None) -> None:

@@ -40,6 +40,12 @@ def format_of(name: str, format: str) -> str | None:
     return "fp8" if _DENSE.fullmatch(name) else None
 
 
+def check_format(quantization: str | None) -> None:
+    """Raise `SettingError` for anything but the name of a format or None."""
+    if quantization is not None and quantization not in FORMATS:
+        raise SettingError(f"quantization is {quantization!r}; it must be {one_of(FORMATS, 'None')}.", "quantization")
+
+
 def check_requantization(stored: Mapping[str, str], asked: str | None) -> None:
     """Raise `SettingError` if weights stored in these formats (by name) cannot be converted to the requested one."""
     if refusal := requantization_refusal(stored, asked):

@@ -54,7 +54,24 @@ def load_model(
     target = resolve_device(device)
     resolve_dtype(dtype, target, torch.bfloat16)  # a wrong name fails before a long download
     checkpoint = Checkpoint(resolve_folder(model), vision=vision)
-    return _filled(checkpoint, target, resolve_dtype(dtype, target, checkpoint.dtype))
+    return filled(checkpoint, target, resolve_dtype(dtype, target, checkpoint.dtype))
+
+
+def filled(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, int4: Sequence[int] = ()) -> Transformer:
+    """The model of an open folder with its weights; experts of the layers `int4` are in INT4."""
+    model = checkpoint.empty_model()
+    for layer in int4:
+        model.layers[layer].experts = nn.Identity()  # takes no memory until they are read
+    model = model.to(dtype).to_empty(device=device)
+    if device.type == "cpu":
+        native.available()  # compile now rather than in the first answer
+        _arrange_for_cpu(model)
+    _fill(model.state_dict(), checkpoint.names(), checkpoint.weight)
+    for layer in int4:
+        model.layers[layer].experts = read_experts(checkpoint, layer)
+    if device.type == "cpu":
+        keep_freed_memory()  # from here on; memory freed while loading has been given back
+    return model
 
 
 def load_vision(
@@ -69,20 +86,16 @@ def load_vision(
     return vision
 
 
-def load_for_cpu(
-    model: str | Path, dtype: str | torch.dtype = "auto", *, int4: bool = False, vision: bool = True
-) -> Transformer:
-    """`load_model` for inference on a CPU, through its kernels.
+def load_for_cpu(checkpoint: Checkpoint, dtype: torch.dtype, *, int4: bool = False) -> Transformer:
+    """The model of an open folder for inference on a CPU, through its kernels.
 
     Experts stored in INT4 stay in INT4, and with `int4` all experts are converted to it. Raises `SettingError` for
     shapes and stored formats that do not allow it, and for weights larger than the machine's memory.
     """
-    target = torch.device("cpu")
-    checkpoint = Checkpoint(resolve_folder(model), vision=vision)
     check_requantization(checkpoint.formats, "int4" if int4 else None)
-    chosen, layers = resolve_dtype(dtype, target, checkpoint.dtype), int4_layers(checkpoint, asked=int4)
-    _check_memory(checkpoint, chosen, len(layers))
-    transformer = _filled(checkpoint, target, chosen, layers)
+    layers = int4_layers(checkpoint, asked=int4)
+    _check_memory(checkpoint, dtype, len(layers))
+    transformer = filled(checkpoint, torch.device("cpu"), dtype, layers)
     through_kernels(transformer)
     return transformer
 
@@ -110,23 +123,6 @@ def save_model(model: Transformer, folder: str | Path, *, max_shard_size: int = 
 
 
 # --- loading -----------------------------------------------------------------------------------------------------
-
-
-def _filled(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, int4: Sequence[int] = ()) -> Transformer:
-    """The model with its weights; experts of the layers `int4` are in INT4."""
-    model = checkpoint.empty_model()
-    for layer in int4:
-        model.layers[layer].experts = nn.Identity()  # takes no memory until they are read
-    model = model.to(dtype).to_empty(device=device)
-    if device.type == "cpu":
-        native.available()  # compile now rather than in the first answer
-        _arrange_for_cpu(model)
-    _fill(model.state_dict(), checkpoint.names(), checkpoint.weight)
-    for layer in int4:
-        model.layers[layer].experts = read_experts(checkpoint, layer)
-    if device.type == "cpu":
-        keep_freed_memory()  # from here on; memory freed while loading has been given back
-    return model
 
 
 def _check_memory(checkpoint: Checkpoint, dtype: torch.dtype, int4_layers: int) -> None:

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from redraft.cache.fp8 import key_unit
 from redraft.config import FULL, SLIDING, LayerType, ModelConfig
-from redraft.errors import SettingError, one_of
 from redraft.kernels.crew import allow_peers
 from redraft.kernels.packed import Matrix, Packed, PackedExperts, PackedFp8, PackedInt4
 from redraft.kernels.triton.residuals import AfterAttention, AfterExperts
@@ -25,7 +24,7 @@ from redraft.model.layouts import Source, Weight, chunks
 from redraft.model.packed.division import check_division, share_config, share_experts, share_source
 from redraft.model.packed.vocabulary import Vocabulary, pack_vocabulary
 from redraft.model.packed.weights import PackedLayer, PackedModel, Share
-from redraft.model.quantize import FORMATS
+from redraft.model.quantize import check_format
 from redraft.model.rope import inverse_frequencies
 from redraft.quant.fp8 import Fp8Weight, quantize_fp8
 from redraft.quant.int4 import Int4Weight, quantize_int4
@@ -41,15 +40,13 @@ def pack(
     helpers: Sequence[torch.device] = (),
     quantization: str | None = None,
     fp8_vocabulary: bool = False,
-    progress: Callable[[int, int], None] = lambda done, whole: None,
 ) -> PackedModel:
     """Pack all weights of `source` on `device`, or divide the layers among it and its `helpers`, which get copies of
     the vocabulary; see `division.py`.
 
     `quantization` "fp8" or "int4" (int4 experts, FP8 attention and dense MLP) quantizes weights that are stored in
     full; None keeps every weight in its own format. `fp8_vocabulary` keeps the vocabulary in FP8, see the function of
-    this name in `demands`. `progress` is called with the layers done and the total. Raises `SettingError` for an
-    unknown format and for a model that cannot be divided.
+    this name in `demands`. Raises `SettingError` for an unknown format and for a model that cannot be divided.
     """
     check_format(quantization)
     check_division(config, 1 + len(helpers))
@@ -61,7 +58,6 @@ def pack(
     for number in range(config.num_hidden_layers):
         for packer, held in zip(packers, layers, strict=True):
             held.append(packer.layer(number))
-        progress(number + 1, config.num_hidden_layers)
     _give_back(device)
     shares = [
         Share(
@@ -104,12 +100,6 @@ _Fields = dict[str, tuple[Callable[..., Any], tuple[str, ...]]]
 
 def _made(fields: _Fields) -> dict[str, Any]:
     return {name: make(*names) for name, (make, names) in fields.items()}
-
-
-def check_format(quantization: str | None) -> None:
-    """Raise `SettingError` for anything but the name of a format or None."""
-    if quantization is not None and quantization not in FORMATS:
-        raise SettingError(f"quantization is {quantization!r}; it must be {one_of(FORMATS, 'None')}.", "quantization")
 
 
 def _packers(

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Literal, get_args
+from collections.abc import Collection, Mapping, Sequence
 
 import torch
 
 from redraft.config import ModelConfig
-from redraft.errors import SettingError, one_of
+from redraft.errors import SettingError
 from redraft.model import accounting
-from redraft.model.packed.division import DIVIDED
+from redraft.model.packed.division import DIVIDED, check_division
+from redraft.model.packed.settings import WeightSettings
 from redraft.model.placement import OLDEST, OLDEST_FP8, lacks_fp8
 from redraft.model.quantize import FORMATS, check_requantization, format_of, requantization_refusal
-
-VocabularyDtype = Literal["auto", "model", "fp8"]
-VOCABULARIES: tuple[VocabularyDtype, ...] = get_args(VocabularyDtype)
+from redraft.quant.prepare import check_int4_group
 
 MULTIPLE = 16
 """A vocabulary in FP8 must be a multiple of this many tokens: rows of the transposed table are copied in bulk."""
@@ -25,6 +23,32 @@ MOST_EXPERTS = 256
 
 WORKING_BYTES = 1_500_000_000
 """What a step of one canvas takes besides the weights: logits, activations, some pages, and the libraries' memory."""
+
+
+def check_fit(
+    config: ModelConfig,
+    settings: WeightSettings,
+    *,
+    stored: Mapping[str, str] | None = None,
+    int4_groups: Collection[int] = (),
+    vision: bool = False,
+) -> bool:
+    """Raise `SettingError` if a model cannot be packed as asked; returns whether its vocabulary is kept in FP8.
+
+    `stored` are the number formats, by name, of weights that already have one, `int4_groups` the sizes of groups in
+    those in INT4, and `vision` says whether they include a vision tower.
+    """
+    target = settings.devices[0]
+    check_division(config, len(settings.devices))
+    quantized = resulting_format(stored or {}, settings.quantization) != "bf16"
+    check_device(target, quantized=quantized)
+    if target.type == "cuda" and (wrong := misfit(config)):
+        raise SettingError(f"The model's weights cannot be packed for a GPU: {wrong}.")
+    for group in sorted(int4_groups):
+        check_int4_group(group)
+    fp8 = fp8_vocabulary(config, settings.vocabulary_dtype, target, quantized=quantized)
+    check_room(config, settings.quantization, settings.devices, stored=stored, vision=vision)
+    return fp8
 
 
 def misfit(config: ModelConfig) -> str | None:
@@ -58,19 +82,12 @@ def check_device(device: torch.device, *, quantized: bool) -> None:
         )
 
 
-def check_vocabulary(name: str) -> None:
-    """Raise `SettingError` for anything but the names of `VOCABULARIES`."""
-    if name not in VOCABULARIES:
-        raise SettingError(f"vocabulary_dtype is {name!r}; it must be {one_of(VOCABULARIES)}.", "vocabulary_dtype")
-
-
 def fp8_vocabulary(config: ModelConfig, name: str, device: torch.device, *, quantized: bool) -> bool:
     """Whether packed weights keep their vocabulary in FP8, from its name in the settings.
 
     "auto": if weights on a GPU are `quantized` and the vocabulary is a multiple of 16 tokens. "model": never.
     "fp8": always; raises `SettingError` if that is impossible, on a GPU without FP8 or with another vocabulary.
     """
-    check_vocabulary(name)
     odd = config.vocab_size % MULTIPLE != 0
     if name == "auto":
         return quantized and device.type == "cuda" and not odd
