@@ -1,6 +1,7 @@
-"""Settings of every test run: one thread (shared machines stall on more) and no network."""
+"""Settings of every test run: one thread (shared machines stall on more), no network, and Ctrl-C is not ignored."""
 
 import os
+import signal
 
 # Before any import that reads them.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -12,3 +13,6 @@ os.environ.pop("REDRAFT_KERNELS", None)
 import torch
 
 torch.set_num_threads(1)
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)
