@@ -44,7 +44,6 @@ def check_plan(scheduler: Scheduler, plan: Plan) -> None:
     prompt = 0
     for turn in plan.turns:
         table, (first, stop) = turn.job.table, turn.encode
-        assert table is not None
         assert stop == first or first == turn.job.encoded
         end = stop + (turn.job.length if turn.denoise else 0)
         assert len(table.full) >= pages_for(end)
@@ -67,7 +66,6 @@ def written_pages_are_written_once(scheduler: Scheduler, plan: Plan) -> None:
     """No two jobs of a forward write the same page."""
     pages: list[int] = []
     for turn in plan.turns:
-        assert turn.job.table is not None
         end = turn.encode[1] + (turn.job.length if turn.denoise else 0)
         pages += turn.job.table.full[turn.encode[0] // PAGE : pages_for(end)]
     assert len(pages) == len(set(pages))
@@ -115,7 +113,6 @@ def test_a_prompt_that_no_canvas_waits_for_is_encoded_faster(sliding: int, first
     (job,) = scheduler.admit()
     scheduler.ran(plan := scheduler.plan())
     assert [turn.encode for turn in plan.turns] == [(0, first)]
-    assert job.table is not None
     assert job.table.sliding_held <= job.table.sliding_most
 
 

@@ -136,9 +136,9 @@ class PageTable:
     beginning of a prompt never has a `broken` number of pages.
     """
 
-    keys: Sequence[bytes]
-    full_total: int
-    sliding_most: int
+    keys: Sequence[bytes] = ()
+    full_total: int = 0
+    sliding_most: int = 0
     broken: Container[int] = ()
     full: list[int] = field(default_factory=list)
     sliding: list[int] = field(default_factory=list)

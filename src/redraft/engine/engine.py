@@ -266,7 +266,6 @@ class Engine:
     def _work(self, plan: Plan, now: float) -> list[Segment]:
         """The plan's segments, after telling the runner where pages have moved."""
         for job in plan.moved:
-            assert job.table is not None
             self.runner.assign(job.slot, job.table.full, job.table.sliding)
         work: list[Segment] = []
         expected = self._step_clock.seconds(plan.tokens)
@@ -335,7 +334,6 @@ class Engine:
         if job.request_id not in self._open:
             return
         if job.slot >= 0:
-            assert job.table is not None
             answer.cached_tokens = job.table.reused * PAGE
             self.counters.left_slot(len(answer.request.prompt), answer.cached_tokens)
         clean = job.slot < 0

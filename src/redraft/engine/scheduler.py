@@ -36,6 +36,7 @@ class Job:
     commit    tokens of a finished canvas that have yet to be encoded
     length    positions of its canvas
     images    positions of the images in its prompt
+    table     its pages; none while it has no slot
     """
 
     request_id: int
@@ -46,7 +47,7 @@ class Job:
     images: Sequence[range] = ()
     order: int = 0
     slot: int = -1
-    table: PageTable | None = None
+    table: PageTable = field(default_factory=PageTable)
     encoded: int = 0
     commit: int = 0
     canvas_index: int = 0
@@ -71,12 +72,10 @@ class Job:
 
     def shared_end(self, position: int) -> int:
         """The first page count, at or after this position, from which others can take over the prompt."""
-        assert self.table is not None
         return next(end for end in count(pages_for(position)) if end not in self.table.broken)
 
     def begun_keys(self) -> Sequence[bytes]:
         """Keys of the pages that are partly written, up to where others can take over the prompt."""
-        assert self.table is not None
         if not self.prompt_left or (not self.encoded % PAGE and self.encoded // PAGE not in self.table.broken):
             return ()
         first = next(end for end in count(self.encoded // PAGE, -1) if end not in self.table.broken)
@@ -188,15 +187,13 @@ class Scheduler:
         if job.slot < 0:
             self.waiting.remove(job)
             return
-        assert job.table is not None
         self.pages.close(job.table)
         self._free_slots.append(job.slot)
         del self.running[job.request_id]
-        job.slot, job.table = -1, None
+        job.slot = -1
 
     def distrust(self, job: Job) -> None:
         """Stop others from reusing pages of a running job, because something in them is wrong."""
-        assert job.table is not None
         job.keys = ()
         self.pages.unname(job.table)
 
@@ -204,7 +201,6 @@ class Scheduler:
         """Stop sharing all pages written so far, and those that running jobs will write after them."""
         self.pages.forget()
         for job in self.running.values():
-            assert job.table is not None
             job.keys = job.table.keys = ()
 
     @property
@@ -254,7 +250,6 @@ class Scheduler:
         """Advance the jobs of a plan whose forward has run, and let others use the prompt pages it wrote."""
         for turn in plan.turns:
             job, (first, stop) = turn.job, turn.encode
-            assert job.table is not None
             if stop <= job.prompt_length:
                 self.pages.name(job.table, first // PAGE, stop // PAGE)
             else:
@@ -271,7 +266,6 @@ class Scheduler:
 
     def _adopt(self, job: Job) -> None:
         """Skip prompt pages that others have written since the job was admitted."""
-        assert job.table is not None
         while job.prompt_left and len(job.table.full) * PAGE == job.encoded and self.pages.adopt(job.table):
             job.encoded = len(job.table.full) * PAGE
             self.pages.leave_behind(job.table, job.encoded)
@@ -294,7 +288,6 @@ class Scheduler:
 
     def _prompt_stop(self, job: Job, room: _Room) -> int:
         """How far to encode the prompt: whole chunks, while there is room and no one else is writing the same pages."""
-        assert job.table is not None
         stop = job.encoded
         covered = self.pages.most_covered(job.table, stop, room.spare_pages)
         most = min(stop + min(room.prompt, room.tokens), covered - job.length)
@@ -316,7 +309,6 @@ class Scheduler:
 
     def _take_pages(self, job: Job, turn: Turn, room: _Room) -> None:
         """Take pages for everything the turn touches."""
-        assert job.table is not None
         end = turn.encode[1] + (job.length if turn.denoise else 0)
         if self.pages.cover(job.table, end, room.spare_pages):
             room.spare_pages -= max(0, job.table.sliding_held - job.table.sliding_most)
