@@ -149,7 +149,7 @@ def test_the_lines_about_asyncio_work(capsys: pytest.CaptureFixture[str]) -> Non
             await task
         while engine.stats().running:
             await asyncio.sleep(0.01)
-        assert engine.stats().ended["cancelled"] == 1
+        assert engine.stats().counters.ended["cancelled"] == 1
         await engine.close()
 
     asyncio.run(asyncio.wait_for(cancelled(), 60))

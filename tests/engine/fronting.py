@@ -39,7 +39,7 @@ async def settled(front: AsyncEngine) -> EngineStats:
         await asyncio.sleep(0.005)
     stats = await front.run(front._engine.stats)
     assert stats.running == stats.waiting == stats.full_pages_used == stats.sliding_pages_used == 0
-    assert stats.forwards <= forwards + 1
+    assert stats.counters.forwards <= forwards + 1
     return stats
 
 

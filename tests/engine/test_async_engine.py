@@ -50,14 +50,14 @@ class TestLeaving:
                 break
             await stream.aclose()
             stats = await settled(front)
-            assert stats.ended == {"cancelled": 1}
+            assert stats.counters.ended == {"cancelled": 1}
 
         driven(make(), body)
 
     def test_a_cancelled_task_cancels_its_request(self, make: Make) -> None:
         async def body(front: AsyncEngine) -> None:
             task = asyncio.create_task(collect(front.stream(ask(1, settings=LONG))))
-            while not front.stats().forwards:
+            while not front.stats().counters.forwards:
                 await asyncio.sleep(0.005)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -73,7 +73,7 @@ class TestLeaving:
             del forgotten
             gc.collect()
             stats = await settled(front)
-            assert stats.ended == {"cancelled": 2}
+            assert stats.counters.ended == {"cancelled": 2}
 
         driven(make(), body)
 
@@ -94,7 +94,7 @@ class TestLeaving:
             with pytest.raises(KeyError):
                 await stream.athrow(error)
             assert await collect(stream) == []
-            assert (await settled(front)).ended == {"cancelled": 1}
+            assert (await settled(front)).counters.ended == {"cancelled": 1}
 
         driven(make(), body)
 
@@ -105,7 +105,7 @@ class TestLeaving:
                 for stream in streams:
                     await stream.aclose()
             stats = await settled(front)
-            assert stats.ended == {"cancelled": 1000}
+            assert stats.counters.ended == {"cancelled": 1000}
             assert not front._mailboxes
 
         driven(make(), body)
@@ -135,7 +135,7 @@ class TestRefusal:
             with pytest.raises(PromptError, match="prompt is empty"):
                 await front.submit([ask(1), dataclasses.replace(ask(2), prompt=())])
             stats = await settled(front)
-            assert stats.ended == {"cancelled": 1}
+            assert stats.counters.ended == {"cancelled": 1}
             (stream,) = await front.submit([ask(1)])
             gc.collect()  # drops the streams of what was refused, which must not cancel their namesake
             assert end_of(await collect(stream)).finish_reason == "length"
@@ -216,10 +216,10 @@ class TestRun:
             work = asyncio.create_task(front.run(lambda: encode_for_ever(model, made)))
             while not made:
                 await asyncio.sleep(0.005)
-            first = len(made), front.stats().forwards
+            first = len(made), front.stats().counters.forwards
             for answer in (early, asyncio.create_task(collect(front.stream(ask(2))))):
                 assert end_of(await asyncio.wait_for(answer, 30)).finish_reason == "length"
-            assert len(made) - first[0] >= front.stats().forwards - first[1] - 1
+            assert len(made) - first[0] >= front.stats().counters.forwards - first[1] - 1
             work.cancel()
 
         driven(make(), body)

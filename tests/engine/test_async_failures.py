@@ -73,7 +73,7 @@ class TestFailure:
                     await collect(one)
             for request, one in zip(requests[2:], waiting, strict=True):
                 assert untimed(await collect(one)) == untimed(expected[request.request_id])
-            assert (await settled(front)).ended == {"cancelled": 2, "length": 3}
+            assert (await settled(front)).counters.ended == {"cancelled": 2, "length": 3}
 
         driven(engine, body)
 
@@ -166,7 +166,7 @@ class TestFailure:
                 await collect(broken)
             assert end_of(await collect(whole)).finish_reason == "length"
             stats = await settled(front)
-            assert stats.ended == {"failed": 1, "length": 1}
+            assert stats.counters.ended == {"failed": 1, "length": 1}
 
         driven(make(), body)
 

@@ -100,7 +100,7 @@ class TestPrefixCache:
             got = run(engine, [request])[request.request_id]
             alone = run(make(prefix_cache=False), [request])[request.request_id]
             assert untimed(got) == untimed(alone)
-        assert engine.stats().cached_tokens == 2 * 2 * PAGE
+        assert engine.stats().counters.cached_tokens == 2 * 2 * PAGE
 
     def test_siblings_encode_their_prompt_once_and_differ(self, make: Make) -> None:
         engine = make()
@@ -108,7 +108,7 @@ class TestPrefixCache:
         told = run(engine, request.siblings([1, 2, 3, 4]))
         stats = engine.stats()
         commits = 4 * 2 * CANVAS
-        assert stats.encoded_tokens == 4 * PAGE + commits
+        assert stats.counters.encoded_tokens == 4 * PAGE + commits
         assert len({end_of(events).token_ids for events in told.values()}) == 4
         alone = run(make(), [dataclasses.replace(request, settings=dataclasses.replace(request.settings, seed=3))])
         assert end_of(alone[1]).token_ids == end_of(told[3]).token_ids
@@ -121,7 +121,7 @@ class TestPrefixCache:
             before = engine.stats()
             run(engine, [request])
             after = engine.stats()
-            encoded.append(after.encoded_tokens - before.encoded_tokens)
+            encoded.append(after.counters.encoded_tokens - before.counters.encoded_tokens)
         assert encoded == [8292, 100]
 
     def test_nothing_written_before_weights_changed_is_shared(self, make: Make) -> None:
@@ -232,8 +232,8 @@ class TestEnds:
         engine.cancel(2)
         while engine.busy:
             engine.step()
-        assert engine.stats().prompt_tokens == 20
-        assert engine.stats().ended == {"cancelled": 1, "length": 1}
+        assert engine.stats().counters.prompt_tokens == 20
+        assert engine.stats().counters.ended == {"cancelled": 1, "length": 1}
 
     def test_a_cancelled_neighbour_is_not_missed(self, make: Make) -> None:
         expected = run(make(), [ask(1)])[1]
@@ -350,7 +350,7 @@ class TestRefusals:
         with pytest.raises(QueueFullError, match="2 requests are already waiting; the queue holds at most 2") as caught:
             engine.add(ask(3))
         assert caught.value.retry_after >= 1
-        assert engine.stats().refused == 1
+        assert engine.stats().counters.refused == 1
         assert engine.stats().waiting == 2
 
     def test_requests_that_there_is_room_for_do_not_wait(self, make: Make) -> None:
@@ -391,7 +391,7 @@ class TestRefusals:
         engine.add(ask(7))
         with pytest.raises(error, match=sentence):
             engine.add(dataclasses.replace(ask(1), **change))
-        assert engine.stats().refused == 1
+        assert engine.stats().counters.refused == 1
         run(engine, [ask(2)])
 
     def test_more_pages_than_there_are(self, make: Make) -> None:
@@ -442,7 +442,7 @@ def test_a_storm_of_shared_prompts_in_scarce_memory_changes_no_answer(make: Make
         for event in engine.step():
             told[event.request_id].append(event)
     assert nothing_held(engine)
-    assert engine.stats().cached_tokens > 0
+    assert engine.stats().counters.cached_tokens > 0
     whole = [request for request in requests if end_of(told[request.request_id]).finish_reason == "length"]
     assert 15 < len(whole) < 30
     alone = make(prefix_cache=False)

@@ -142,7 +142,7 @@ def test_an_adapter_that_is_broken_breaks_its_own_answers_alone(model: Transform
     beside = [event for event in told if event.request_id == 5]
     assert untimed(beside) == untimed(run(engine_of(model, {}), [ask(5)])[5])
     stats = engine.stats()
-    assert stats.ended == {"length": 2, "failed": 2, "cancelled": 1}
+    assert stats.counters.ended == {"length": 2, "failed": 2, "cancelled": 1}
     assert (stats.running, stats.full_pages_used, stats.sliding_pages_used) == (0, 0, 0)
 
 

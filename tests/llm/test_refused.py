@@ -269,7 +269,7 @@ def test_a_constraint_that_cannot_fit_counts_as_refused(llm: LLM) -> None:
     engine = llm.new_engine()
     with pytest.raises(ConstraintError):
         engine.add(llm.request("Hi", choices=["a choice of very many tokens indeed"], max_tokens=2))
-    assert engine.stats().refused == 1
+    assert engine.stats().counters.refused == 1
 
 
 @pytest.mark.parametrize(

@@ -171,20 +171,20 @@ def measure(llm: LLM, policy: str, *, requests: int, slots: int, max_tokens: int
     asked = [_question(llm, i, max_tokens) for i in range(requests)]
     started = time.perf_counter()
     ends = [event for event in engine.answer(asked) if isinstance(event, Finished)]
-    seconds, stats = time.perf_counter() - started, engine.stats()
+    seconds, counters = time.perf_counter() - started, engine.stats().counters
     first = [end.stats.first_commit_seconds or 0.0 for end in ends]
     row = Row(
         policy=policy,
         steps="measured",
         cost=str(llm.model.device),
         load=None,
-        canvases_per_second=stats.canvases / seconds,
+        canvases_per_second=counters.canvases / seconds,
         first_canvas=_percentiles(first),
         answer=_percentiles([end.stats.seconds for end in ends]),
-        occupancy=stats.canvas_steps / stats.forwards,
+        occupancy=counters.canvas_steps / counters.forwards,
     )
-    share = stats.schedule_seconds / stats.forward_seconds
-    return Measured(row=row, seconds=seconds, forwards=stats.forwards, tokens=stats.tokens, scheduler_share=share)
+    share = counters.schedule_seconds / counters.forward_seconds
+    return Measured(row=row, seconds=seconds, forwards=counters.forwards, tokens=counters.tokens, scheduler_share=share)
 
 
 def _question(llm: LLM, i: int, max_tokens: int) -> Request:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,47 +11,17 @@ if TYPE_CHECKING:
     from redraft.engine.scheduler import Scheduler
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EngineStats:
-    """A snapshot. Counters only grow; `*_seconds` are sums; the rest are current values.
+@dataclass(slots=True)
+class Counters:
+    """Counters that only grow, and what the last forward did. `*_seconds` are sums.
 
-    waiting, running        requests in the queue; requests that hold a slot
     canvases_in_forward     canvases that the last forward denoised
-    full_pages_used ...     pages held by requests; `*_cached` pages kept for reuse, which any request may take
     prompt_tokens           of requests that had a slot and have ended; cached_tokens of them were not encoded again
     encoded_tokens          prompt and commit tokens that were run
     ended                   requests by how they ended
+    answer_seconds          of ended requests, including the time they waited
     schedule_seconds        time in the scheduler and in making events; forward_seconds in the runner
-    step_ms                 expected milliseconds of a forward with one canvas; None before the first forward
     """
-
-    slots: int
-    waiting: int
-    running: int
-    canvases_in_forward: int
-    full_pages: int
-    full_pages_used: int
-    full_pages_cached: int
-    sliding_pages: int
-    sliding_pages_used: int
-    sliding_pages_cached: int
-    forwards: int
-    canvas_steps: int
-    canvases: int
-    tokens: int
-    prompt_tokens: int
-    cached_tokens: int
-    encoded_tokens: int
-    refused: int
-    ended: dict[str, int]
-    schedule_seconds: float
-    forward_seconds: float
-    step_ms: float | None
-
-
-@dataclass(slots=True)
-class Counters:
-    """Counters that only grow, and what the last forward did."""
 
     forwards: int = 0
     canvases_in_forward: int = 0
@@ -104,26 +74,37 @@ class Counters:
         pages = scheduler.pages
         step = clock.seconds(canvas_length)
         return EngineStats(
+            counters=replace(self, ended=dict(self.ended)),
             slots=scheduler.slots,
             waiting=len(scheduler.waiting),
             running=len(scheduler.running),
-            canvases_in_forward=self.canvases_in_forward,
             full_pages=pages.full.count,
             full_pages_used=pages.full.held,
             full_pages_cached=pages.full.kept,
             sliding_pages=pages.sliding.count,
             sliding_pages_used=pages.sliding.held,
             sliding_pages_cached=pages.sliding.kept,
-            forwards=self.forwards,
-            canvas_steps=self.canvas_steps,
-            canvases=self.canvases,
-            tokens=self.tokens,
-            prompt_tokens=self.prompt_tokens,
-            cached_tokens=self.cached_tokens,
-            encoded_tokens=self.encoded_tokens,
-            refused=self.refused,
-            ended=dict(self.ended),
-            schedule_seconds=self.schedule_seconds,
-            forward_seconds=self.forward_seconds,
             step_ms=None if step is None else 1e3 * step,
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EngineStats:
+    """A snapshot: a copy of the counters, and current values.
+
+    waiting, running        requests in the queue; requests that hold a slot
+    full_pages_used ...     pages held by requests; `*_cached` pages kept for reuse, which any request may take
+    step_ms                 expected milliseconds of a forward with one canvas; None before the first forward
+    """
+
+    counters: Counters
+    slots: int
+    waiting: int
+    running: int
+    full_pages: int
+    full_pages_used: int
+    full_pages_cached: int
+    sliding_pages: int
+    sliding_pages_used: int
+    sliding_pages_cached: int
+    step_ms: float | None

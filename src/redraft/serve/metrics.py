@@ -78,19 +78,20 @@ class _EngineCollector(Collector):
         stats = self._engine()
         if stats is None:
             return
+        count = stats.counters
         counters = {
-            "redraft_canvases": ("Canvases that were committed.", stats.canvases),
-            "redraft_canvas_steps": ("Denoising steps, one per canvas and forward.", stats.canvas_steps),
-            "redraft_forwards": ("Forward passes.", stats.forwards),
-            "redraft_tokens": ("Answer tokens.", stats.tokens),
-            "redraft_prompt_tokens": ("Prompt tokens of requests that had a slot and have ended.", stats.prompt_tokens),
+            "redraft_canvases": ("Canvases that were committed.", count.canvases),
+            "redraft_canvas_steps": ("Denoising steps, one per canvas and forward.", count.canvas_steps),
+            "redraft_forwards": ("Forward passes.", count.forwards),
+            "redraft_tokens": ("Answer tokens.", count.tokens),
+            "redraft_prompt_tokens": ("Prompt tokens of requests that had a slot and have ended.", count.prompt_tokens),
             "redraft_prefix_hit_tokens": (
                 "Prompt tokens of requests that have ended, as far as they came from the prefix cache.",
-                stats.cached_tokens,
+                count.cached_tokens,
             ),
-            "redraft_encoded_tokens": ("Prompt and commit tokens that were encoded.", stats.encoded_tokens),
-            "redraft_forward_seconds": ("Time in forward passes.", stats.forward_seconds),
-            "redraft_schedule_seconds": ("Time in the scheduler.", stats.schedule_seconds),
+            "redraft_encoded_tokens": ("Prompt and commit tokens that were encoded.", count.encoded_tokens),
+            "redraft_forward_seconds": ("Time in forward passes.", count.forward_seconds),
+            "redraft_schedule_seconds": ("Time in the scheduler.", count.schedule_seconds),
         }
         gauges = {
             "redraft_slots": ("Requests that can be worked on at a time.", stats.slots),
@@ -98,7 +99,7 @@ class _EngineCollector(Collector):
             "redraft_waiting": ("Requests that are waiting for room.", stats.waiting),
             "redraft_canvases_in_forward": (
                 "Batch occupancy: canvases in the last forward.",
-                stats.canvases_in_forward,
+                count.canvases_in_forward,
             ),
         }
         for name, (help, value) in counters.items():
