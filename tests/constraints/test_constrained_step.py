@@ -57,11 +57,12 @@ def test_few_tokens_are_as_good_as_all(
     torch.testing.assert_close(few.soft, all_.soft, atol=5e-5, rtol=1e-4)
     with torch.inference_mode():  # the two most likely of all tokens, though fewer may be possible
         top = top_tokens(model, hidden_states(model), few.argmax, 0.6, limit, 2)
-    assert top.token_ids.shape == top.logprobs.shape == (LENGTH, 2)
-    assert torch.isfinite(top.chosen).all()
+    chosen, token_ids, logprobs = map(torch.tensor, (top.chosen, top.token_ids, top.logprobs))
+    assert token_ids.shape == logprobs.shape == (LENGTH, 2)
+    assert torch.isfinite(chosen).all()
     pinned = few.entropy == 0
-    assert (top.chosen[pinned] > -1e-6).all()
-    assert torch.equal(top.token_ids[pinned, 0], few.argmax[pinned])
+    assert (chosen[pinned] > -1e-6).all()
+    assert torch.equal(token_ids[pinned, 0], few.argmax[pinned])
 
 
 def test_what_is_fixed_is_certain(model: Transformer, tokenizer: Tokenizer) -> None:

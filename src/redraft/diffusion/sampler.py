@@ -27,13 +27,19 @@ GPU_TILE_ELEMENTS = 1 << 26
 """The same on a GPU, where every tile costs a pass over the vocabulary: one canvas of the 26B model."""
 
 
-@dataclass(frozen=True, slots=True)
-class Top:
-    """Log-probabilities in nats of R positions' chosen tokens [R], and the k most likely tokens of each [R,k]."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TopTokens:
+    """Log-probabilities (nats, of the step's tempered and constrained distribution) of R positions, on the host.
 
-    chosen: Tensor
-    token_ids: Tensor
-    logprobs: Tensor
+    On a GPU they come from a separate product: if the step's logits, rounded to the working dtype, were nearly the
+    same for two tokens, the other one may come out as more likely here.
+
+    `chosen` [R] is for the canvas' own tokens; `token_ids` and `logprobs` [R][k] are the k most likely, best first.
+    """
+
+    chosen: tuple[float, ...]
+    token_ids: tuple[tuple[int, ...], ...]
+    logprobs: tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +76,14 @@ class Distribution:
             :, 0
         ]
 
-    def top(self, tokens: Tensor, count: int) -> Top:
+    def top(self, tokens: Tensor, count: int) -> TopTokens:
         """Log-probabilities (not below `LEAST_LOGPROB`) of `tokens` [R] and of the `count` most likely ones."""
         values, ids = self.probabilities.topk(max(count, 1), dim=-1)  # [R,k]
         chosen = self.probabilities.gather(1, tokens[:, None])[:, 0]
-        return Top(
-            chosen.log().clamp_(min=LEAST_LOGPROB), ids[:, :count], values[:, :count].log().clamp_(min=LEAST_LOGPROB)
+        return TopTokens(
+            chosen=tuple(chosen.log().clamp_(min=LEAST_LOGPROB).tolist()),
+            token_ids=tuple(map(tuple, ids[:, :count].tolist())),
+            logprobs=tuple(map(tuple, values[:, :count].log().clamp_(min=LEAST_LOGPROB).tolist())),
         )
 
 
@@ -134,7 +142,7 @@ def top_tokens(
     temperature: float,
     constraint: CanvasConstraint | None,
     count: int,
-) -> Top:
+) -> TopTokens:
     """Log-probabilities of a canvas' `tokens` int64 [L] and of the `count` most likely ones, from its hidden states.
 
     The distribution is that of `predict`. If few tokens are possible, the most likely ones may include impossible ones.
@@ -146,7 +154,7 @@ def top_tokens(
         Distribution.of(model.logits(rows, temperature)).top(own, count)
         for rows, own in zip(hidden.split(size), tokens.split(size), strict=True)
     ]
-    return Top(*(torch.cat([getattr(part, name) for part in parts]) for name in Top.__slots__))
+    return TopTokens(**{name: sum((getattr(part, name) for part in parts), ()) for name in TopTokens.__slots__})
 
 
 def predict_together(

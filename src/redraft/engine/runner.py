@@ -17,7 +17,7 @@ from redraft.diffusion.constraint import Constraint
 from redraft.diffusion.rng import Draws, draw
 from redraft.diffusion.sampler import top_tokens
 from redraft.diffusion.step import CanvasState, Outcome, advance, begin
-from redraft.engine.work import Denoise, Drafted, Encode, Limits, Segment, TopTokens
+from redraft.engine.work import Denoise, Drafted, Encode, Limits, Segment
 from redraft.model.spans import Span, key_units, run_spans
 from redraft.model.transformer import Transformer
 from redraft.model.vision import Seen
@@ -124,12 +124,7 @@ def with_top(model: Transformer, hidden: Tensor, segment: Denoise, drafted: Draf
         return drafted
     tokens = torch.from_numpy(drafted.argmax_canvas).to(model.device).long()
     top = top_tokens(model, hidden, tokens, segment.temperature, segment.constraint, segment.logprobs)
-    told = TopTokens(
-        chosen=tuple(top.chosen.tolist()),
-        token_ids=tuple(map(tuple, top.token_ids.tolist())),
-        logprobs=tuple(map(tuple, top.logprobs.tolist())),
-    )
-    return replace(drafted, top=told)
+    return replace(drafted, top=top)
 
 
 def _drafted(slot: int, entered: Tensor, outcome: Outcome) -> Drafted:

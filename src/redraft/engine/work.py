@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from redraft.diffusion.constraint import Constraint, TabledConstraint
+from redraft.diffusion.sampler import TopTokens
 from redraft.diffusion.step import StepRule
 from redraft.text.images import PlacedImage
 
@@ -74,21 +75,6 @@ class Denoise(StepRule):
 
 
 Segment = Encode | Denoise
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class TopTokens:
-    """Log-probabilities (nats, of the step's tempered and constrained distribution) of one canvas.
-
-    On a GPU they come from a separate product: if the step's logits, rounded to the working dtype, were nearly the
-    same for two tokens, the other one may come out as more likely here.
-
-    `chosen` [L] is for the canvas' own tokens; `token_ids` and `logprobs` [L][k] are the k most likely, best first.
-    """
-
-    chosen: tuple[float, ...]
-    token_ids: tuple[tuple[int, ...], ...]
-    logprobs: tuple[tuple[float, ...], ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
