@@ -45,18 +45,6 @@ class Reply:
     tool_calls: tuple[ToolCall, ...] = ()
     malformed: tuple[str, ...] = ()
 
-    def message(self) -> dict[str, Any]:
-        """This reply as an assistant message, to be appended to the conversation it answers."""
-        message: dict[str, Any] = {"role": "assistant", "content": self.content}
-        if self.reasoning:
-            message["reasoning"] = self.reasoning
-        if self.tool_calls:
-            message["tool_calls"] = [
-                {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-                for call in self.tool_calls
-            ]
-        return message
-
 
 def parse_reply(text: str, *, reasoning_open: bool = False) -> Reply:
     """`read_reply` for text whose tokens are unknown: every string that may be a special token's is treated as one."""
