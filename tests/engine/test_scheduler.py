@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from redraft.bench.simulation import Load, Simulated, simulate
 from redraft.cache.pages import PAGE, pages_for
 from redraft.cache.prefix import prefix_keys
 from redraft.engine.graph_runner import most_segments
 from redraft.engine.scheduler import Job, Plan, Scheduler
 from redraft.engine.settings import POLICIES, EngineSettings
-from redraft.engine.simulation import Load, Simulated, simulate
 from redraft.engine.work import Limits
 from redraft.errors import PromptError, SettingError
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from redraft.bench.quantile import quantile
+from redraft.bench.simulation import Load, Simulated, simulate
 from redraft.bench.step_counts import NAMES, draw_steps
 from redraft.engine.policy import POLICIES
 from redraft.engine.request import Finished, Request
 from redraft.engine.scheduler import Plan
 from redraft.engine.settings import EngineSettings
-from redraft.engine.simulation import Load, Simulated, simulate
 from redraft.engine.work import Limits
 from redraft.llm import LLM
 
