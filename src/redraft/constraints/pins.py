@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -28,19 +27,12 @@ class Allowed:
     def __init__(
         self, length: int, pins: Mapping[int, int] | None = None, forbidden: Mapping[int, Sequence[int]] | None = None
     ) -> None:
-        places = sorted(pins or {})
-        self._length, self._pins = length, dict(pins or {})
+        self._length, self._pins = length, dict(sorted((pins or {}).items()))
         self._never = {place: tuple(sorted(set(ids))) for place, ids in (forbidden or {}).items()}
-        self._places = places
-        self._positions = Resident(torch.tensor(places, dtype=torch.long))
-        self._tokens = Resident(torch.tensor([(pins or {})[place] for place in places], dtype=torch.long))
-        self._free: dict[int, Resident] = {}
+        free = [place for place in range(length) if place not in self._pins]
+        self._places, self._tokens, self._rows = map(_resident, (self._pins, self._pins.values(), free))
+        self._forbidden = {row: _resident(self._never[place]) for row, place in enumerate(free) if place in self._never}
         self._tables: dict[torch.device, CanvasTables] = {}
-        self._forbidden = {  # by rows of free positions
-            place - bisect_left(places, place): Resident(torch.tensor(list(ids), dtype=torch.long))
-            for place, ids in (forbidden or {}).items()
-            if place not in places
-        }
 
     def tokens(self, device: torch.device) -> None:
         """Any token may appear somewhere."""
@@ -48,7 +40,7 @@ class Allowed:
 
     def hold(self, canvas: Tensor) -> Tensor:
         """The canvas [L] with every pinned token in place."""
-        return canvas.index_copy(0, self._positions.on(canvas.device), self._tokens.on(canvas.device))
+        return canvas.index_copy(0, self._places.on(canvas.device), self._tokens.on(canvas.device))
 
     def restrict(self, logits: Tensor) -> Distribution:
         """Remove forbidden tokens from the free positions' logits [F,V]."""
@@ -58,13 +50,8 @@ class Allowed:
 
     def free(self, length: int, device: torch.device) -> Tensor | None:
         """int64 [F], the positions that are not pinned; None if none are."""
-        if not self._places:
-            return None
-        if length not in self._free:
-            pinned = set(self._places)
-            rows = [place for place in range(length) if place not in pinned]
-            self._free[length] = Resident(torch.tensor(rows, dtype=torch.long))
-        return self._free[length].on(device)
+        assert length == self._length
+        return self._rows.on(device) if self._pins else None
 
     def tables(self, device: torch.device, vocab_size: int) -> tuple[AutomatonTables, CanvasTables]:
         """An automaton of one state, with one set for each distinct list of forbidden tokens."""
@@ -87,6 +74,10 @@ class Allowed:
 def not_empty(length: int, eos_ids: tuple[int, ...]) -> Allowed:
     """The limit of a canvas whose first token is none of `eos_ids`; one object for all answers."""
     return Allowed(length, forbidden={0: eos_ids})
+
+
+def _resident(ids: Iterable[int]) -> Resident:
+    return Resident(torch.tensor(list(ids), dtype=torch.long))
 
 
 @lru_cache(maxsize=16)
