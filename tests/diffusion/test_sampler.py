@@ -60,7 +60,7 @@ def test_candidates_follow_the_distribution(vocab: int) -> None:
 
 def test_forbidden_tokens_are_never_drawn_and_never_counted() -> None:
     logits = torch.zeros(200, 64)
-    logits[:, 7:] = sampler.MASKED
+    logits[:, 7:] = vocabulary.NEVER
     seen = sampler.Distribution.of(logits)
     assert seen.pick(torch.linspace(0, 1 - 1e-12, 200, dtype=torch.float64)).max() < 7
     assert seen.argmax.max() < 7

@@ -26,8 +26,8 @@ from redraft.constraints.tokens import TokenAutomaton
 from redraft.constraints.weights import Classes
 from redraft.diffusion.sampler import Distribution
 from redraft.errors import ConstraintError
-from redraft.kernels.triton.chain import NEVER
 from redraft.kernels.triton.constrained import AutomatonTables, CanvasTables
+from redraft.kernels.vocabulary import NEVER
 
 CPU = torch.device("cpu")
 

@@ -17,8 +17,8 @@ from functools import cached_property
 import numpy as np
 
 from redraft.constraints.tokens import TokenAutomaton
-from redraft.kernels.triton.chain import NEVER
 from redraft.kernels.triton.constrained import CONTEXT_WEIGHT
+from redraft.kernels.vocabulary import NEVER
 
 REACH = 640.0
 """Numbers may fall by e^-640 before they are scaled up again; fp64 ends at e^-708."""

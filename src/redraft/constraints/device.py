@@ -15,7 +15,7 @@ from redraft import kernels
 from redraft.constraints.chain import Array, Ends, Groups
 from redraft.constraints.tokens import TokenAutomaton
 from redraft.diffusion.sampler import Distribution
-from redraft.kernels.triton.chain import NEVER, Edges, Lists
+from redraft.kernels.triton.chain import Edges, Lists
 from redraft.kernels.triton.constrained import (
     PIECE,
     AutomatonTables,
@@ -25,6 +25,7 @@ from redraft.kernels.triton.constrained import (
     best_tokens,
     class_sums,
 )
+from redraft.kernels.vocabulary import NEVER
 
 
 def automaton_tables(

@@ -13,8 +13,9 @@ from redraft.constraints.chain import Ends
 from redraft.constraints.device import automaton_tables, canvas_tables
 from redraft.constraints.resident import Resident
 from redraft.constraints.tokens import TokenAutomaton
-from redraft.diffusion.sampler import MASKED, Distribution
+from redraft.diffusion.sampler import Distribution
 from redraft.kernels.triton.constrained import AutomatonTables, CanvasTables
+from redraft.kernels.vocabulary import NEVER
 
 
 class Allowed:
@@ -45,7 +46,7 @@ class Allowed:
     def restrict(self, logits: Tensor) -> Distribution:
         """Remove forbidden tokens from the free positions' logits [F,V]."""
         for row, ids in self._forbidden.items():
-            logits[row, ids.on(logits.device)] = MASKED
+            logits[row, ids.on(logits.device)] = NEVER
         return Distribution.of(logits)
 
     def free(self, length: int, device: torch.device) -> Tensor | None:

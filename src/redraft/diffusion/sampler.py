@@ -16,8 +16,6 @@ from redraft.diffusion.constraint import CanvasConstraint
 from redraft.kernels.vocabulary import chunks, one_each
 from redraft.model import Transformer
 
-MASKED = -1e30
-"""A finite logit that means "never", far below any soft-capped logit at any temperature that settings allow."""
 LEAST_LOGPROB = -1e4
 """What is reported as the logarithm of a probability of 0."""
 

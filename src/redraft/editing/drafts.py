@@ -13,9 +13,9 @@ from collections.abc import Hashable, Iterator, Sequence
 
 import torch
 
-from redraft.diffusion.sampler import MASKED
 from redraft.filling.context import Context
 from redraft.filling.hole import Draft, Hole
+from redraft.kernels.vocabulary import NEVER
 
 DOUBT = 0.5
 """A draft token that is less probable than this begins as noise."""
@@ -32,7 +32,7 @@ def draft_probabilities(context: Context, hole: Hole, draft: Sequence[int]) -> l
     canvas = torch.tensor([guess.tokens], device=context.model.device)  # [1,L]
     hidden = context.model.denoise(canvas, context.cache)[0, : len(draft)]  # [n,D]
     logits = context.model.logits(hidden)  # [n,V]
-    logits[:, sorted(hole.tokenizer.special_ids.values())] = MASKED
+    logits[:, sorted(hole.tokenizer.special_ids.values())] = NEVER
     own = torch.tensor(list(draft), device=logits.device)[:, None]
     return logits.softmax(-1).gather(1, own)[:, 0].tolist()
 

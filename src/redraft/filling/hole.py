@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from redraft.diffusion.constraint import CanvasConstraint
-from redraft.diffusion.sampler import MASKED, Distribution
+from redraft.diffusion.sampler import Distribution
 from redraft.filling.obeying import Language, Obeying, language_of
 from redraft.filling.seams import LONGEST, Seam, Seams
 from redraft.filling.settle import Guess
+from redraft.kernels.vocabulary import NEVER
 from redraft.text.tokenizer import Tokenizer
 
 _Utf8 = codecs.getincrementaldecoder("utf-8")
@@ -45,11 +46,11 @@ class HoleConstraint:
 
     def restrict(self, logits: Tensor) -> Distribution:
         """Remove forbidden tokens from rows of tempered logits [F,V]."""
-        logits[:, self._never.to(logits.device)] = MASKED
+        logits[:, self._never.to(logits.device)] = NEVER
         for position, ids in self._only.items():
             ids = ids.to(logits.device)
             kept = logits[position, ids]
-            logits[position] = MASKED
+            logits[position] = NEVER
             logits[position, ids] = kept
         return Distribution.of(logits)
 

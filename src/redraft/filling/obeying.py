@@ -16,8 +16,9 @@ from torch import Tensor
 from redraft.constraints import build
 from redraft.constraints.answer import AutomatonConstraint
 from redraft.constraints.build import NARROWING, WHOLE, is_given
-from redraft.diffusion.sampler import MASKED, Distribution, joined
+from redraft.diffusion.sampler import Distribution, joined
 from redraft.errors import ConstraintError
+from redraft.kernels.vocabulary import NEVER
 from redraft.text.tokenizer import Tokenizer
 
 CONSTRAINTS = (*WHOLE, *NARROWING, "strict")
@@ -81,7 +82,7 @@ class Obeying:
     def restrict(self, logits: Tensor) -> Distribution:
         """The constrained distribution of tempered logits [F,V] of the positions where there is a choice."""
         others = logits[self._rows :]
-        others[:, self._never.to(logits.device)] = MASKED
+        others[:, self._never.to(logits.device)] = NEVER
         parts = [self._hole.restrict(logits[: self._rows])] if self._rows else []
         return joined(*parts, *([Distribution.of(others)] if len(others) else []))
 

@@ -7,6 +7,9 @@ from torch import Tensor
 
 BLOCK_ELEMENTS = 1 << 18
 """Numbers in a block of rows that several passes go over: 1 MiB in fp32."""
+NEVER = -1e30
+"""A logit, or the logarithm of a probability, that means "never": far below any soft-capped logit at any temperature
+that settings allow, and finite, so that sums of it are not NaN."""
 
 
 def distribution(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from redraft import kernels
 from redraft.kernels.triton import chain
-from redraft.kernels.triton.chain import NEVER, ChainTile, Edges, Lists
+from redraft.kernels.triton.chain import ChainTile, Edges, Lists
+from redraft.kernels.vocabulary import NEVER
 
 ROWS, STATES, SETS, CLASSES, TOKENS = 3, 70, 5, 4, 90
 SMALL = ChainTile(edges=2, rows=16, states=16, pieces=4, warps=1)

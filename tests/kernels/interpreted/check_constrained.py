@@ -19,11 +19,11 @@ from redraft.constraints.vocabulary import Vocabulary
 from redraft.diffusion.step import rule_fields
 from redraft.engine.graph_runner import GraphRunner
 from redraft.engine.work import Denoise, Encode
-from redraft.kernels.triton.chain import NEVER
 from redraft.kernels.triton.constrained import AutomatonTables, add_by_class, best_tokens, class_sums
 from redraft.kernels.triton.head import sample
 from redraft.kernels.triton.philox import Counters
 from redraft.kernels.triton.segments import DENOISE, Segments
+from redraft.kernels.vocabulary import NEVER
 from redraft.model.packed.build import pack
 from redraft.model.packed.transformer import PackedTransformer
 

@@ -17,9 +17,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from redraft.kernels.triton.language import cdiv, jit, next_power_of_2, tl, use_triton
-
-NEVER = -1e30
-"""The logarithm of zero, finite so that sums of it are not NaN."""
+from redraft.kernels.vocabulary import NEVER
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

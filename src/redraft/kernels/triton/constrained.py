@@ -18,10 +18,11 @@ from dataclasses import dataclass, fields
 import torch
 from torch import Tensor
 
-from redraft.kernels.triton.chain import NEVER, Edges, Lists, join, log_of, log_sums, trace, ways
+from redraft.kernels.triton.chain import Edges, Lists, join, log_of, log_sums, trace, ways
 from redraft.kernels.triton.head import Tiles
 from redraft.kernels.triton.language import cdiv, jit, rounded, tl, use_triton
 from redraft.kernels.triton.softcap import capped, tempered
+from redraft.kernels.vocabulary import NEVER
 
 TILE = 256
 """Tokens whose statistics `add_by_class` takes together."""
