@@ -26,7 +26,7 @@ from redraft.model.adapters import save_adapter
 from redraft.model.packed.load import load_packed
 from redraft.model.packed.settings import WeightSettings
 from redraft.model.quantize import quantize_folder
-from redraft.model.vision import Seen
+from redraft.model.vision import ImageEmbeddings
 from redraft.text.images import Grid, open_part, prepare
 from redraft.train.export import export_model
 
@@ -222,7 +222,7 @@ def test_a_decision_sees_what_an_answer_sees(llm: LLM) -> None:
     assert prompt.images[0].stop > 1000
     whole, pieces = (llm.model.new_cache(1, len(prompt)) for _ in range(2))
     with torch.inference_mode():
-        seen = [Seen(image.start, llm.model.see(image.content)) for image in prompt.images]
+        seen = [ImageEmbeddings(image.start, llm.model.embed_image(image.content)) for image in prompt.images]
         expected = llm.model.encode(torch.tensor([prompt.ids]), whole, images=[seen])[:, -1]
     torch.testing.assert_close(prefill(llm.model, pieces, [prompt.ids], [prompt.images]), expected, atol=1e-4, rtol=0)
 
@@ -259,7 +259,7 @@ def test_stored_and_packed_models_see(folder: Path, llm: LLM, tmp_path: Path, fo
     picture = prepare(drawn(), Grid())
     settings = WeightSettings(device="cpu", dtype="float32")
     packed = load_packed(place, settings)
-    assert torch.equal(packed.see(picture), llm.model.see(picture))
+    assert torch.equal(packed.embed_image(picture), llm.model.embed_image(picture))
     assert load_packed(place, settings, vision=False).vision is None
 
 
@@ -270,9 +270,9 @@ def test_an_adapter_may_change_what_is_seen(folder: Path, llm: LLM, tmp_path: Pa
     given: dict[str, Any] = {"device": "cpu", "dtype": "float32"}
     folded = redraft.load(folder, adapter=tmp_path / "a", **given)
     named = redraft.load(folder, adapter={"x": tmp_path / "a"}, **given)
-    assert not torch.allclose(folded.model.see(picture), llm.model.see(picture), atol=1e-3)
-    assert torch.equal(named.model.see(picture), llm.model.see(picture))
-    assert torch.equal(named.with_adapter("x").model.see(picture), folded.model.see(picture))
+    assert not torch.allclose(folded.model.embed_image(picture), llm.model.embed_image(picture), atol=1e-3)
+    assert torch.equal(named.model.embed_image(picture), llm.model.embed_image(picture))
+    assert torch.equal(named.with_adapter("x").model.embed_image(picture), folded.model.embed_image(picture))
     with pytest.raises(CheckpointError, match="only the vision tower, which is not loaded"):
         redraft.load(folder, adapter=tmp_path / "a", vision=False, **given)
     both = random_adapter(llm.model, 3, r"q_proj")
@@ -293,8 +293,8 @@ def test_merged_and_trained_models_still_see(folder: Path, llm: LLM, tmp_path: P
     text = redraft.load_model(folder, "cpu", "float32", vision=False)
     export_model(text, tmp_path / "trained", tokenizer=str(folder), init=str(folder))
     for name, exact in (("merged", True), ("trained", False)):
-        seen = redraft.load_model(tmp_path / name, "cpu", "float32").see(prepare(drawn(), Grid()))
-        expected = llm.model.see(prepare(drawn(), Grid()))
+        seen = redraft.load_model(tmp_path / name, "cpu", "float32").embed_image(prepare(drawn(), Grid()))
+        expected = llm.model.embed_image(prepare(drawn(), Grid()))
         torch.testing.assert_close(seen, expected, atol=0 if exact else 0.05, rtol=0)
 
 

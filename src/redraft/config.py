@@ -386,10 +386,10 @@ def resolve_settings(base: GenerationSettings, *, preset: str | None = None, **o
     return dataclasses.replace(base, **{**GENERATION_PRESETS[preset or "balanced"](base), **given})
 
 
-def check_names(given: Iterable[str], known: Iterable[str], untold: Iterable[str] = ()) -> None:
-    """Raise `SettingError` for a setting that is neither `known` nor `untold`; the message lists the known ones."""
-    known, untold = tuple(known), tuple(untold)
-    unknown = min((name for name in given if name not in known + untold), default=None)
+def check_names(given: Iterable[str], known: Iterable[str], unlisted: Iterable[str] = ()) -> None:
+    """Raise `SettingError` for a setting that is neither `known` nor `unlisted`; the message lists the known ones."""
+    known, unlisted = tuple(known), tuple(unlisted)
+    unknown = min((name for name in given if name not in known + unlisted), default=None)
     if unknown is not None:
         close = difflib.get_close_matches(unknown, known, 1, cutoff=0.8)
         meant = f"; did you mean {close[0]!r}? Known" if close else "; known"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn, Self, overload
 
 from redraft.config import SETTINGS, GenerationSettings, check_names, plain, require_type, resolve_settings
-from redraft.constraints.build import NAMES, TOLD, build, says_where_text_stands
+from redraft.constraints.build import CALLER_KEYWORDS, NAMES, build, says_where_text_stands
 from redraft.deciding import Choices, Decision, Question, decide
 from redraft.diffusion.constraint import Constraint
 from redraft.editing import EditResult, NextEdit, RecentEdit, edit, next_edit
@@ -32,7 +32,7 @@ from redraft.model.packed.transformer import PackedTransformer
 from redraft.text.marks import Marker
 from redraft.text.placing import EncodedPrompt
 from redraft.text.prompt import thought_open
-from redraft.text.reading import Message, PromptReader, Sight
+from redraft.text.reading import Message, PromptReader, VisionSettings
 from redraft.text.reply import read_reply
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
@@ -254,14 +254,14 @@ class LLM:
             raise SettingError(
                 f"constraint is {constraint!r}; it must be what `redraft.constraints.build` returns.", "constraint"
             )
-        check_names(settings, (*SETTINGS, *TOLD), NAMES)
-        wanted = {name: settings.pop(name) for name in NAMES if name in settings}
+        check_names(settings, (*SETTINGS, *CALLER_KEYWORDS), NAMES)
+        keywords = {name: settings.pop(name) for name in NAMES if name in settings}
         resolved = resolve_settings(self.defaults, **settings)
-        chat = {"tools": wanted.get("tools"), "thinking": bool(wanted.get("thinking", False))}
+        chat = {"tools": keywords.get("tools"), "thinking": bool(keywords.get("thinking", False))}
         read = self._reader.prompt(prompt, raw=raw, **chat)
         fitting = self._fit(resolved, len(read), explicit=settings.get("max_tokens") is not None)
-        if any(value is not None for value in wanted.values()):  # compiled last, as it may take seconds
-            constraint = self._constraint(wanted, fitting, read.ids, constraint)
+        if any(value is not None for value in keywords.values()):  # compiled last, as it may take seconds
+            constraint = self._constraint(keywords, fitting, read.ids, constraint)
         return Request(
             request_id=request_id,
             prompt=read.ids,
@@ -326,14 +326,16 @@ class LLM:
         vision = self.model.vision
         config = self.model.config
         most = config.max_position_embeddings
-        sight = None if vision is None else Sight(grid=vision.grid, marks=config.image_marks, context=most)
-        return PromptReader(self.tokenizer, self.template, sight)
+        vision_settings = (
+            None if vision is None else VisionSettings(grid=vision.grid, marks=config.image_marks, context=most)
+        )
+        return PromptReader(self.tokenizer, self.template, vision_settings)
 
     def _constraint(
-        self, wanted: dict[str, Any], settings: GenerationSettings, ids: Sequence[int], built: Constraint | None
+        self, keywords: dict[str, Any], settings: GenerationSettings, ids: Sequence[int], built: Constraint | None
     ) -> Constraint | None:
         """The constraint that the keywords ask for, unless the caller has built one."""
-        given = {name: value for name, value in wanted.items() if value is not None}
+        given = {name: value for name, value in keywords.items() if value is not None}
         known: dict[str, Any] = {
             "allow_empty": not settings.forbid_empty,
             "thought_open": thought_open(ids, self.tokenizer),

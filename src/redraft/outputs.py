@@ -58,7 +58,7 @@ def make_folder(folder: Path | None) -> None:
 
 
 @contextmanager
-def arriving(folder: Path, *, last: str) -> Iterator[Path]:
+def staged_folder(folder: Path, *, last: str) -> Iterator[Path]:
     """A temporary folder whose files move to `folder` once all are written, the file `last` after the others.
 
     It is inside `folder`, which cannot be replaced itself if it is the working directory, a link or a mount point.

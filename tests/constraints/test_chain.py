@@ -94,7 +94,7 @@ def whole(canvas: CanvasConstraint, logits: torch.Tensor) -> Distribution:
 def either_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the processor's plain sums, and by the definition that a device computes."""
     if request.param == "logarithms":
-        monkeypatch.setattr(AutomatonCanvas, "_plainly", lambda self, logits: None)
+        monkeypatch.setattr(AutomatonCanvas, "_restrict_linear", lambda self, logits: None)
 
 
 @pytest.fixture(params=[1.0, CONTEXT_WEIGHT])
@@ -243,7 +243,7 @@ def test_both_ways_agree_on_long_canvases_and_logits_far_apart() -> None:
         free = canvas.free(40, torch.device("cpu"))
         rows = 40 if free is None else len(free)
         logits = torch.randn(rows, len(SPELLED), generator=generator) * spread
-        plain, exact = canvas._plainly(logits.clone()), canvas._on_device(logits.clone())
+        plain, exact = canvas._restrict_linear(logits.clone()), canvas._on_device(logits.clone())
         assert (plain is None) == (spread == 250.0), pattern  # contexts that plain sums lose would count there
         if plain is None:
             continue
@@ -258,7 +258,7 @@ def test_a_logit_that_is_no_number_makes_its_entropy_none(tokens: list[int]) -> 
     logits[2, tokens] = torch.nan
     canvas = compiled("(a|b)*").begin().canvas(LENGTH, LENGTH)
     assert canvas._on_device(logits.clone()).entropy[2].isnan()
-    assert canvas._plainly(logits) is None
+    assert canvas._restrict_linear(logits) is None
 
 
 def test_sums_say_when_they_are_lost() -> None:

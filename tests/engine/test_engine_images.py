@@ -86,7 +86,7 @@ def new_engine(model: Transformer, **given: object) -> Engine:
 def test_every_step_equals_the_reference(seeing: Transformer, layout: Sequence[int]) -> None:
     request = ask_about(5, told(layout))
     ours = [event for event in run(new_engine(seeing), [request])[5] if isinstance(event, DenoiseStep)]
-    shown = [(placed.start, seeing.see(placed.content)) for placed in request.images]
+    shown = [(placed.start, seeing.embed_image(placed.content)) for placed in request.images]
     theirs = list(Reference(seeing).generate(list(request.prompt), request.settings, length=CANVAS, images=shown))
     assert len(ours) == len(theirs) == 3 * SETTINGS.steps
     for mine, other in zip(ours, theirs, strict=True):
@@ -108,8 +108,10 @@ def test_what_was_seen_before_is_not_seen_again(
 ) -> None:
     """The same beginning is taken over, but never the first half of an image; another image is another beginning."""
     engine, looks = new_engine(seeing), []
-    see = Transformer.see
-    monkeypatch.setattr(Transformer, "see", lambda model, shown: looks.append(shown.digest) or see(model, shown))
+    embed_image = Transformer.embed_image
+    monkeypatch.setattr(
+        Transformer, "embed_image", lambda model, shown: looks.append(shown.digest) or embed_image(model, shown)
+    )
     first, again, other = (told(layout, shows=shows) for shows in (1, 1, 2))
     answers = [run(engine, [ask_about(3, shown)])[3] for shown in (first, again, other)]
     ends = [events[-1] for events in answers]

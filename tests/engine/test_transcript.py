@@ -143,8 +143,8 @@ def told_in_pieces(
     """The transcript of an answer told some tokens at a time, and the text it told."""
     transcript, told, ids = Transcript(tokenizer, stop, **how), "", tokenizer.encode(text)
     for first in range(0, len(ids), width):
-        news = transcript.add(ids[first : first + width], "length" if first + width >= len(ids) else None)
-        told += news.text
-        if news.finish_reason is not None:
+        delta = transcript.add(ids[first : first + width], "length" if first + width >= len(ids) else None)
+        told += delta.text
+        if delta.finish_reason is not None:
             break
     return transcript, told

@@ -8,7 +8,7 @@ from hard_texts import cuts
 
 from redraft.constraints import build
 from redraft.errors import ConstraintError, SettingError
-from redraft.filling.obeying import wanted_of
+from redraft.filling.obeying import constraints_of
 from redraft.llm import LLM
 
 QUICK: dict[str, Any] = {"max_tokens": 12, "steps": 2, "canvas_length": 32}
@@ -97,6 +97,6 @@ def test_what_cannot_be_obeyed(
 
 
 def test_constraints_among_keywords() -> None:
-    assert wanted_of({"regex": "a", "steps": 3, "choices": None}) == {"regex": "a"}
-    assert wanted_of({"json_schema": False, "strict": False}) == {"json_schema": False, "strict": False}
-    assert wanted_of({"strict": False, "json_object": False}) == {}
+    assert constraints_of({"regex": "a", "steps": 3, "choices": None}) == {"regex": "a"}
+    assert constraints_of({"json_schema": False, "strict": False}) == {"json_schema": False, "strict": False}
+    assert constraints_of({"strict": False, "json_object": False}) == {}

@@ -67,8 +67,10 @@ def packed(
     """With the vocabulary in `dtype`, by default the model's; divided among the current device and those after it."""
     source = plain.state_dict().__getitem__
     given = {"quantization": quantization, "fp8_vocabulary": dtype is not None}
-    first, *helpers = (torch.device("cuda", torch.cuda.current_device() + number) for number in range(gpus))
-    return PackedTransformer(pack(plain.config, source, device=first, helpers=helpers, dtype=torch.bfloat16, **given))
+    first, *other_devices = (torch.device("cuda", torch.cuda.current_device() + number) for number in range(gpus))
+    return PackedTransformer(
+        pack(plain.config, source, device=first, other_devices=other_devices, dtype=torch.bfloat16, **given)
+    )
 
 
 def runner_of(model: PackedTransformer, *, graphs: bool, dtype: torch.dtype | None = None) -> GraphRunner:

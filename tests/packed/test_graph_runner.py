@@ -239,7 +239,7 @@ def test_images_are_what_the_eager_runner_makes_of_them(plain: Transformer, conf
     torch.manual_seed(2)
     seeing.vision = tower_of(seeing.config).eval()
     device = torch.device("cpu")
-    source, given = seeing.state_dict().__getitem__, {"helpers": [device] * (gpus - 1), "dtype": torch.float32}
+    source, given = seeing.state_dict().__getitem__, {"other_devices": [device] * (gpus - 1), "dtype": torch.float32}
     packed = PackedTransformer(pack(seeing.config, source, device=device, **given), seeing.vision)
     shown = [
         Image(patches=torch.randint(256, (9 * n, 768)).byte(), rows=3, columns=3 * n, tokens=n, digest=bytes([n]))

@@ -19,8 +19,8 @@ from redraft.model.folders import resolve_folder
 from redraft.model.initialise import initialise
 from redraft.model.packed import load as loading
 from redraft.model.packed.build import pack
-from redraft.model.packed.demands import WORKING_BYTES, check_device, check_room, fp8_vocabulary, misfit
 from redraft.model.packed.load import load_packed
+from redraft.model.packed.requirements import WORKING_BYTES, check_device, check_room, fp8_vocabulary, misfit
 from redraft.model.packed.settings import WeightSettings
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.packed.weights import PackedLayer, tensors
@@ -157,7 +157,7 @@ def test_too_little_memory_says_how_much_and_what_would_fit() -> None:
 
 
 def test_several_gpus_need_less_memory_each() -> None:
-    """Each has the vocabulary besides its share, and the first one self-conditioning."""
+    """Each has the vocabulary besides its shard, and the first one self-conditioning."""
     config, both = preset("26b-a4b"), (CUDA, torch.device("cuda:1"))
     check_room(config, None, both, free=28_000_000_000)
     told = r"needs 27\.5 GB of each GPU in bf16 and one of cuda:0, cuda:1 has 23\.5 GB free, .*'fp8' would fit"

@@ -20,7 +20,7 @@ from redraft.model.packed.paged_forward import PagedForward
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.presets import preset
 from redraft.model.transformer import Transformer
-from redraft.model.vision import Seen
+from redraft.model.vision import ImageEmbeddings
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ class Both:
     def copy(self, rows: list[int]) -> "Both":
         return Both(*self.models, tuple(cache.copy(rows) for cache in self.caches))  # type: ignore[arg-type]
 
-    def encode(self, ids: Tensor, counts: list[int], images: list[list[Seen]] | None = None) -> None:
+    def encode(self, ids: Tensor, counts: list[int], images: list[list[ImageEmbeddings]] | None = None) -> None:
         hidden = [
             model.encode(ids, cache, counts, images) for model, cache in zip(self.models, self.caches, strict=True)
         ]
@@ -115,7 +115,10 @@ def test_copies_share_their_past_and_nothing_else(plain: Transformer, packed: Pa
 def test_tokens_of_an_image_see_each_other(plain: Transformer, packed: PackedTransformer) -> None:
     both, width = Both.of(plain, packed, 2), plain.config.hidden_size
     both.encode(_ids(1, 2, 10), [10, 6])
-    images = [[Seen(12, _normal(2, 60, width)), Seen(200, _normal(3, 90, width))], [Seen(6, _normal(4, 5, width))]]
+    images = [
+        [ImageEmbeddings(12, _normal(2, 60, width)), ImageEmbeddings(200, _normal(3, 90, width))],
+        [ImageEmbeddings(6, _normal(4, 5, width))],
+    ]
     both.encode(_ids(5, 2, 300), [300, 40], images)  # the second stands in two segments
     both.encode(_ids(6, 2, 3), [3, 3], [[], images[0][:0]])
     both.denoise(_ids(7, 2, 16))

@@ -22,7 +22,7 @@ from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImagePr
 from redraft.config import GenerationSettings
 from redraft.engine.request import Finished, Request
 from redraft.model.transformer import Transformer
-from redraft.model.vision import Seen
+from redraft.model.vision import ImageEmbeddings
 from redraft.model.weights import load_model, save_model
 from redraft.reference import Reference as Oracle
 from redraft.text.images import BUDGETS, Grid, Image, PlacedImage, prepare
@@ -109,8 +109,8 @@ def their_encode(theirs: Reference, prompt: EncodedPrompt, cache: DynamicCache) 
     return theirs.model.encoder(input_ids=ids, attention_mask=masks, past_key_values=cache, **pixels).last_hidden_state
 
 
-def seen_by(model: Transformer, prompt: EncodedPrompt) -> list[Seen]:
-    return [Seen(placed.start, model.see(placed.content)) for placed in prompt.images]
+def seen_by(model: Transformer, prompt: EncodedPrompt) -> list[ImageEmbeddings]:
+    return [ImageEmbeddings(placed.start, model.embed_image(placed.content)) for placed in prompt.images]
 
 
 @pytest.mark.parametrize(("height", "width"), [(48, 48), (480, 640), (37, 1000), (900, 300)])
@@ -118,7 +118,7 @@ def test_the_tower_sees_what_theirs_sees(theirs: Reference, ours: Transformer, h
     shown = image(height, width)
     pixels = their_pixels(shown)
     features = theirs.model.encoder.get_image_features(pixels["pixel_values"], pixels["image_position_ids"])
-    seen = ours.see(shown)
+    seen = ours.embed_image(shown)
     assert seen.shape == (shown.tokens, 64)
     assert features.pooler_output.abs().max() > 0.5
     assert (seen - features.pooler_output).abs().max() <= 1e-5

@@ -19,7 +19,7 @@ from serving import ScriptedEngine, ServerProcess, scripted_server
 
 from redraft.llm import LLM
 from redraft.serve import plain_routes, routes
-from redraft.serve.app import _ROUTERS, _doors
+from redraft.serve.app import _ROUTERS, _pools
 from redraft.serve.openapi import Document
 from redraft.serve.settings import ServeSettings
 
@@ -62,7 +62,7 @@ def test_the_document_is_made_once_and_not_on_the_event_loop(llm: LLM, monkeypat
 def test_every_route_that_takes_a_body_has_a_door() -> None:
     """Its tag. The gate drops the body of a route without one."""
     taking = {route.path for router in _ROUTERS for route in router.routes if getattr(route, "body_field", None)}
-    assert taking == set(_doors())
+    assert taking == set(_pools())
 
 
 def made_for(**settings: Any) -> dict[str, Any]:

@@ -25,9 +25,9 @@ def test_marks_stand_at_special_tokens(pieces: list[tuple[str, bool]], cuts: lis
     ends = [0, *sorted(5 + cut for cut in cuts), max(len(ids), 65)]
     transcript, marker, told = Transcript(TOKENIZER, ("STOP",)), Marker(TOKENIZER), ""
     for first, end in pairwise(ends):
-        news = transcript.add(ids[first:end], "length" if end == ends[-1] else None)
-        told += marker.mark(news.text, news.token_ids)
-        if news.finish_reason is not None:
+        delta = transcript.add(ids[first:end], "length" if end == ends[-1] else None)
+        told += marker.mark(delta.text, delta.token_ids)
+        if delta.finish_reason is not None:
             break
     assert unmarked(told) == transcript.text
     assert told == whole[: len(told)]

@@ -22,7 +22,7 @@ from redraft.kernels.packed import PackedFp8, PackedInt4, Rows8
 from redraft.kernels.switches import Operation, known, watching
 from redraft.kernels.triton.head import HeadResult
 from redraft.model.packed.build import pack
-from redraft.model.packed.demands import fp8_vocabulary
+from redraft.model.packed.requirements import fp8_vocabulary
 from redraft.model.packed.transformer import PackedTransformer
 
 REPEATS = 9

@@ -20,7 +20,7 @@ from redraft.model.accounting import bytes_in, text_parts
 from redraft.model.folders import resolve_folder, shape_of
 from redraft.model.layouts import Source
 from redraft.model.packed.build import pack
-from redraft.model.packed.demands import check_fit
+from redraft.model.packed.requirements import check_fit
 from redraft.model.packed.settings import WeightSettings
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.placement import machine_memory
@@ -51,13 +51,13 @@ def random_model(shape: str, settings: WeightSettings) -> PackedTransformer:
 
     Raises `SettingError` for settings that do not fit the device, or a device that does not fit the shape.
     """
-    config, (first, *helpers) = shape_of(shape), settings.devices
+    config, (first, *other_devices) = shape_of(shape), settings.devices
     fp8 = check_fit(config, settings)
     if first.type == "cpu":
         check_memory(shape, config, settings.quantization or "bf16")
     source = random_source(config, first, torch.bfloat16)
     given = {"dtype": torch.bfloat16, "quantization": settings.quantization, "fp8_vocabulary": fp8}
-    return PackedTransformer(pack(config, source, device=first, helpers=helpers, **given))
+    return PackedTransformer(pack(config, source, device=first, other_devices=other_devices, **given))
 
 
 def check_memory(shape: str, config: ModelConfig, format: str) -> None:

@@ -169,7 +169,7 @@ def measure_step(
 @contextmanager
 def sharpened(model: PackedTransformer) -> Iterator[None]:
     """Make a random model's distributions sharp inside a `with` block."""
-    copies = list({id(share.vocabulary): share.vocabulary for share in model.packed.shares}.values())
+    copies = list({id(shard.vocabulary): shard.vocabulary for shard in model.packed.shards}.values())
     kept = [tensor.to("cpu", copy=True) for tensor in tensors(copies[0])]  # not on the card, whose memory is measured
     for vocabulary in copies:
         vocabulary.lengthen(slice(None, None, model.config.vocab_size // LIKELY_TOKENS), LIKELIER)
@@ -195,11 +195,11 @@ def _measure(
     graph = [board.graph_ms(board.steps_at(1)) for _ in range(case.repeats)]
     times, routings = operation_times(board)
     config, packed = model.config, model.packed
-    distinct = _distinct_experts(routings) * len(model.packed.shares)
+    distinct = _distinct_experts(routings) * len(model.packed.shards)
     components = step_components(
         config, quantization=packed.quantization, batch=case.batch, context=case.context, distinct_experts=distinct,
         kv_bytes=kv_dtype(model, case.kv_cache_dtype).itemsize, vocabulary_bytes=packed.vocabulary.dtype.itemsize,
-        gathers=case.certain, gpus=len(packed.shares),
+        gathers=case.certain, gpus=len(packed.shards),
     )  # fmt: skip
     return StepResult(
         case=case,
@@ -216,7 +216,7 @@ def _measure(
         distinct_experts=distinct,
         memory=memory,
         canvas_length=config.canvas_length,
-        gpus=len(packed.shares),
+        gpus=len(packed.shards),
     )
 
 

@@ -133,7 +133,7 @@ class PageTable:
     """One request's pages: entry i of each list holds its positions i*PAGE .. (i+1)*PAGE; -1 has been given back.
 
     `full_total` and `sliding_most` are the most it may hold; `reused` counts the pages found by their keys. The reused
-    beginning of a prompt never has a `broken` number of pages.
+    beginning of a prompt never has a `broken` number of pages: it would end inside an image.
     """
 
     keys: Sequence[bytes] = ()

@@ -142,7 +142,7 @@ def kernels(
     from redraft.bench.gpu import device_facts, require_gpu, versions
     from redraft.bench.kernels import measure_kernels
     from redraft.model.folders import shape_of
-    from redraft.model.packed.demands import check_device
+    from redraft.model.packed.requirements import check_device
     from redraft.outputs import make_folder
 
     target = require_gpu(device)

@@ -277,11 +277,11 @@ class AutomatonCanvas:
 
     def restrict(self, logits: Tensor) -> Distribution:
         """The constrained distribution of the free positions' tempered logits [F,W], with the best string's part."""
-        seen = self._plainly(logits) if logits.device.type == "cpu" else None
+        seen = self._restrict_linear(logits) if logits.device.type == "cpu" else None
         return self._on_device(logits) if seen is None else seen
 
-    def _plainly(self, logits: Tensor) -> Distribution | None:
-        """With sums of plain numbers instead of logarithms; None where fp64 cannot hold them."""
+    def _restrict_linear(self, logits: Tensor) -> Distribution | None:
+        """`restrict` in linear space, with sums of weights instead of logarithms; None where fp64 cannot hold them."""
         chain, classes = self._constraint.chain, self._constraint.classes(logits.shape[1])
         weighed = classes.weigh(logits)
         if not weighed.most.all():

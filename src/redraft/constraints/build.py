@@ -49,11 +49,11 @@ KEPT_CANVASES = 2
 """Canvases kept for each of these constraints; see `AutomatonConstraint.keep`."""
 
 JSON_OBJECT: Mapping[str, Any] = {"type": "object"}
-WHOLE: dict[str, Callable[[Any, Wanted, Budget], Expression]] = {
+WHOLE: dict[str, Callable[[Any, ConstraintRequest, Budget], Expression]] = {
     "choices": lambda texts, _, budget: alt(*map(text, dict.fromkeys(texts))),
     "regex": lambda pattern, _, budget: parse_regex(pattern, budget=budget),
-    "json_schema": lambda schema, asked, budget: compile_schema(schema, budget, strict=asked.strict),
-    "json_object": lambda _, asked, budget: compile_schema(JSON_OBJECT, budget, strict=True),
+    "json_schema": lambda schema, request, budget: compile_schema(schema, budget, strict=request.strict),
+    "json_object": lambda _, request, budget: compile_schema(JSON_OBJECT, budget, strict=True),
     "template": lambda template, _, budget: parse_template(template, budget),
 }
 """The keywords that say what the whole answer is, of which one may be given, and what each allows."""
@@ -68,7 +68,7 @@ NARROWING: dict[str, Callable[[Dfa, Any, int, Budget], Dfa]] = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
+class ConstraintRequest:
     """What a caller may ask of an answer; see `build`."""
 
     choices: Sequence[str] | None = None
@@ -89,10 +89,10 @@ class Wanted:
     allow_empty: bool = True
 
 
-_HINTS = get_type_hints(Wanted)
+_HINTS = get_type_hints(ConstraintRequest)
 NAMES = tuple(_HINTS)
 """The keywords of `build`."""
-TOLD = tuple(name for name in NAMES if name not in ("thought_open", "allow_empty"))
+CALLER_KEYWORDS = tuple(name for name in NAMES if name not in ("thought_open", "allow_empty"))
 """Those that a caller of `LLM.generate` gives; the others follow from the prompt and from `forbid_empty`."""
 
 
@@ -101,7 +101,7 @@ def build(
     *,
     eos_ids: tuple[int, ...] | None = None,
     around: tuple[bytes, bytes] = (b"", b""),
-    **wanted: Any,
+    **keywords: Any,
 ) -> AutomatonConstraint | None:
     """The constraint of an answer; None if nothing was asked for.
 
@@ -132,14 +132,14 @@ def build(
     `PromptError` for tool declarations that no prompt could hold.
     """
     with _no_deep_nesting("The constraint"):
-        asked = _checked(wanted)
-    if asked is None:
+        request = _checked(keywords)
+    if request is None:
         return None
-    ending = _ending(tokenizer, eos_ids, calls=bool(asked.tools))
-    with about(_given(asked)[0]), _no_deep_nesting("The constraint"):
-        constraint = _cached(tokenizer, ending, asked, around)
+    ending = _ending(tokenizer, eos_ids, calls=bool(request.tools))
+    with about(_given(request)[0]), _no_deep_nesting("The constraint"):
+        constraint = _cached(tokenizer, ending, request, around)
     with about("pins"):
-        pins = _pinned(tokenizer, asked.pins or {})
+        pins = _pinned(tokenizer, request.pins or {})
         return constraint.pinned(pins) if pins else constraint
 
 
@@ -152,30 +152,30 @@ def _no_deep_nesting(what: str) -> Iterator[None]:
         raise ConstraintError(f"{what} is nested too deeply.") from error
 
 
-def says_where_text_stands(wanted: Mapping[str, Any]) -> bool:
+def says_where_text_stands(keywords: Mapping[str, Any]) -> bool:
     """Whether these keywords of `build` fix an answer's first character, or the position of any others."""
-    return any(is_given(name, wanted.get(name)) for name in (*WHOLE, "pins", "text_pins"))
+    return any(is_given(name, keywords.get(name)) for name in (*WHOLE, "pins", "text_pins"))
 
 
-def _checked(wanted: Mapping[str, Any]) -> Wanted | None:
+def _checked(keywords: Mapping[str, Any]) -> ConstraintRequest | None:
     """The request with its types checked; None if nothing is asked for."""
-    if unknown := sorted(set(wanted) - set(NAMES)):
+    if unknown := sorted(set(keywords) - set(NAMES)):
         raise ConstraintError(f"Unknown constraint {unknown[0]!r}; known ones are {', '.join(NAMES)}.", unknown[0])
-    asked = Wanted(**wanted)
-    given = [name for name in WHOLE if is_given(name, getattr(asked, name))]
+    request = ConstraintRequest(**keywords)
+    given = [name for name in WHOLE if is_given(name, getattr(request, name))]
     if len(given) > 1:
         sentence = f"{given[0]} and {given[1]} both say what the whole answer is; give one of them."
         raise ConstraintError(sentence, given[0])
     for name, hint in _HINTS.items():
         with about(name):
-            _CHECKS.get(hint, _unchecked)(name, getattr(asked, name))
+            _CHECKS.get(hint, _unchecked)(name, getattr(request, name))
     with about("template"):
-        check_utf8(asked.template or "", "template", ConstraintError)
-    if asked.pins and (asked.thinking or asked.thought_open):
+        check_utf8(request.template or "", "template", ConstraintError)
+    if request.pins and (request.thinking or request.thought_open):
         sentence = "pins count tokens from the start, where a thought may stand; use text_pins, which count after it."
         raise ConstraintError(sentence, "pins")
-    check_choice(asked.tools, asked.tool_choice)
-    return asked if given or any(getattr(asked, name) for name in ("pins", *NARROWING, "tools")) else None
+    check_choice(request.tools, request.tool_choice)
+    return request if given or any(getattr(request, name) for name in ("pins", *NARROWING, "tools")) else None
 
 
 def is_given(name: str, value: Any) -> bool:
@@ -231,7 +231,7 @@ _CHECKS: dict[Any, Callable[[str, Any], None]] = {
     Sequence[str] | None: _check_texts,
     Mapping[int, str] | None: _check_pins,
 }
-"""What checks a value, by its type in `Wanted`."""
+"""What checks a value, by its type in `ConstraintRequest`."""
 
 
 def _ending(tokenizer: Tokenizer, eos_ids: tuple[int, ...] | None, *, calls: bool) -> Ending:
@@ -252,9 +252,11 @@ _constraints: WeakKeyDictionary[Tokenizer, OrderedDict[str, AutomatonConstraint]
 _lock = threading.Lock()
 
 
-def _cached(tokenizer: Tokenizer, ending: Ending, asked: Wanted, around: tuple[bytes, bytes]) -> AutomatonConstraint:
+def _cached(
+    tokenizer: Tokenizer, ending: Ending, request: ConstraintRequest, around: tuple[bytes, bytes]
+) -> AutomatonConstraint:
     """The constraint without its pins, one object for equal requests: compiled once, and sampled together on a GPU."""
-    plain = replace(asked, json_schema=schema_of(asked.json_schema), pins=None)
+    plain = replace(request, json_schema=schema_of(request.json_schema), pins=None)
     said = [getattr(plain, name) for name in NAMES]
     digits = list(_digits(plain.json_schema))  # `said` rounds these numbers
     key = json.dumps([said, digits, ending.closing, *(given.hex() for given in around)], sort_keys=False, default=_told)
@@ -318,32 +320,36 @@ def _plain_schema(given: Any) -> Any:
 
 
 def compile_wanted(
-    tokenizer: Tokenizer, ending: Ending, asked: Wanted, budget: Budget, around: tuple[bytes, bytes] = (b"", b"")
+    tokenizer: Tokenizer,
+    ending: Ending,
+    request: ConstraintRequest,
+    budget: Budget,
+    around: tuple[bytes, bytes] = (b"", b""),
 ) -> TokenAutomaton:
     """The token automaton of a checked request, without its pins."""
     marks = tuple(
         name for name in (CALL_OPEN, CALL_CLOSE, QUOTE, CHANNEL_OPEN, CHANNEL_CLOSE) if name in tokenizer.special_ids
     )
-    dfa = _narrowed(compile_bytes(_answer(asked, marks, budget), budget, marks), asked, BYTES + len(marks), budget)
+    dfa = _narrowed(compile_bytes(_answer(request, marks, budget), budget, marks), request, BYTES + len(marks), budget)
     if dfa.empty:
-        raise ConstraintError(f"{' with '.join(_given(asked))} allows no text at all.")
-    if asked.thinking or asked.thought_open:
-        dfa = chained([_thought(marks, budget, is_open=asked.thought_open), dfa], budget)
+        raise ConstraintError(f"{' with '.join(_given(request))} allows no text at all.")
+    if request.thinking or request.thought_open:
+        dfa = chained([_thought(marks, budget, is_open=request.thought_open), dfa], budget)
     dfa = surrounded(dfa, *around, budget)
     return compile_tokens(dfa, Vocabulary.of(tokenizer), ending, marks, budget)
 
 
-def _narrowed(dfa: Dfa, asked: Wanted, symbols: int, budget: Budget) -> Dfa:
+def _narrowed(dfa: Dfa, request: ConstraintRequest, symbols: int, budget: Budget) -> Dfa:
     """The texts that contain everything they must contain and nothing they must not."""
     for name, narrow in NARROWING.items():
-        if given := getattr(asked, name):
+        if given := getattr(request, name):
             dfa = narrow(dfa, given, symbols, budget)
-    if not asked.allow_empty and not dfa.empty and dfa.accept[0]:
+    if not request.allow_empty and not dfa.empty and dfa.accept[0]:
         dfa = product(dfa, compile_bytes(EMPTY, budget), budget, subtract=True)
         if dfa.empty:
             raise ConstraintError(
-                f"{' with '.join(_given(asked))} allows only the empty text, but a filling under a constraint, like an "
-                "answer with forbid_empty, is never empty."
+                f"{' with '.join(_given(request))} allows only the empty text, but a filling under a constraint, "
+                "like an answer with forbid_empty, is never empty."
             )
     return dfa
 
@@ -357,40 +363,42 @@ def _thought(marks: tuple[str, ...], budget: Budget, *, is_open: bool) -> Dfa:
     return compile_bytes(thought, budget, marks)
 
 
-def _given(asked: Wanted) -> list[str]:
+def _given(request: ConstraintRequest) -> list[str]:
     """The names of the constraints that were given, for a message."""
     names = (*WHOLE, *NARROWING, "tools", "pins")
-    return [name for name in names if is_given(name, getattr(asked, name))]
+    return [name for name in names if is_given(name, getattr(request, name))]
 
 
-def _answer(asked: Wanted, marks: tuple[str, ...], budget: Budget) -> Expression:
+def _answer(request: ConstraintRequest, marks: tuple[str, ...], budget: Budget) -> Expression:
     """What the answer is before words and pins narrow it."""
-    body = _content(asked, budget)
-    if asked.tools:
-        return _with_calls(asked, body, marks, budget)
+    body = _content(request, budget)
+    if request.tools:
+        return _with_calls(request, body, marks, budget)
     return repeat(chars(ANY)) if body is None else body
 
 
-def _content(asked: Wanted, budget: Budget) -> Expression | None:
+def _content(request: ConstraintRequest, budget: Budget) -> Expression | None:
     """What text the answer is; None if any text will do."""
     for name, allowed in WHOLE.items():
-        if is_given(name, value := getattr(asked, name)):
-            return allowed(value, asked, budget)
+        if is_given(name, value := getattr(request, name)):
+            return allowed(value, request, budget)
     return None
 
 
-def _with_calls(asked: Wanted, body: Expression | None, marks: tuple[str, ...], budget: Budget) -> Expression:
+def _with_calls(
+    request: ConstraintRequest, body: Expression | None, marks: tuple[str, ...], budget: Budget
+) -> Expression:
     """Calls where `tool_choice` allows them."""
-    choice = asked.tool_choice or "auto"
+    choice = request.tool_choice or "auto"
     if body is None:
         body = _text_without(CALL_OPEN, budget)
     if choice == "none":
         return body
     if missing := [name for name in (CALL_OPEN, CALL_CLOSE, QUOTE) if name not in marks]:
         raise ConstraintError(f"tools need a tokenizer with the token {missing[0]}.", "tools")
-    calls = call_grammar(asked.tools or (), choice, budget, several=asked.parallel_tool_calls)
+    calls = call_grammar(request.tools or (), choice, budget, several=request.parallel_tool_calls)
     if choice == "auto":
-        return alt(body, calls) if _content(asked, budget) is not None else seq(body, optional(calls))
+        return alt(body, calls) if _content(request, budget) is not None else seq(body, optional(calls))
     return calls
 
 

@@ -34,10 +34,10 @@ def check_choice(tools: Sequence[Mapping[str, Any]] | None, choice: Any) -> None
         return
     if not tools:
         raise ConstraintError("tool_choice asks for a call, but no tools are declared.", "tool_choice")
-    wanted(tools, choice)
+    chosen_tools(tools, choice)
 
 
-def wanted(tools: Sequence[Mapping[str, Any]], choice: Any) -> list[Mapping[str, Any]]:
+def chosen_tools(tools: Sequence[Mapping[str, Any]], choice: Any) -> list[Mapping[str, Any]]:
     """The declarations that a `choice` allows the answer to call."""
     declared = [tool["function"] for tool in tools]
     if choice in ("auto", "required"):
@@ -61,7 +61,7 @@ def call_grammar(tools: Sequence[Mapping[str, Any]], choice: Any, budget: Budget
 
     Whatever cannot be enforced of a tool's parameters is left out, unless its declaration is `strict`.
     """
-    call = alt(*(_call(function, budget) for function in wanted(tools, choice)))
+    call = alt(*(_call(function, budget) for function in chosen_tools(tools, choice)))
     return repeat(call, 1) if several and choice in ("auto", "required") else call
 
 

@@ -20,7 +20,7 @@ from redraft.deciding.read import Row, branch_logprobs, choice_logprobs, rows_of
 from redraft.deciding.result import Decision, Reading
 from redraft.diffusion.prefill import prefill
 from redraft.errors import NotFiniteError, PromptError, SettingError, about
-from redraft.model.interruption import give_way
+from redraft.model.interruption import check_interrupted
 from redraft.text.placing import EncodedPrompt
 
 Choices = Sequence[str] | Mapping[str, Sequence[str]]
@@ -120,7 +120,7 @@ def _check_room(llm: ChatModel, form: Form, longest: int) -> None:
     context = llm.model.config.max_position_embeddings
     values: list[str] = []
     for choices in form.choices:
-        give_way()
+        check_interrupted()
         rows, _ = _rows(llm, form, tuple(values))
         if longest + len(rows[0].given) > context:
             sentence = f"A question of {longest} tokens and its answer do not fit the context of {context}."
@@ -140,16 +140,16 @@ def _decide_together(
 ) -> list[Decision]:
     """Decisions on questions whose keys and values are held together; `bare` are the same without content, or empty."""
     places = {prompt: row for row, prompt in enumerate(dict.fromkeys([*questions, *bare]))}
-    desk = _Desk(llm, form, list(places), rule)
+    reader = _SlotReader(llm, form, list(places), rule)
     free = [places[prompt] for prompt in bare] or [None] * len(questions)
-    asked = [_Asked(places[prompt], other) for prompt, other in zip(questions, free, strict=True)]
+    states = [_QuestionState(places[prompt], other) for prompt, other in zip(questions, free, strict=True)]
     for _ in form.names:
-        desk.read_slot(asked)
-    return [Decision(text=form.fill(one.values), readings=tuple(one.readings), forwards=one.forwards) for one in asked]
+        reader.read_slot(states)
+    return [Decision(text=form.fill(one.values), readings=tuple(one.readings), forwards=one.forwards) for one in states]
 
 
 @dataclass(slots=True)
-class _Asked:
+class _QuestionState:
     """One question while its slots are read. `row` is its prompt in the cache, `bare` the same without content."""
 
     row: int
@@ -162,7 +162,7 @@ class _Asked:
         return tuple(reading.choice for reading in self.readings)
 
 
-_Place = tuple[int, tuple[str, ...]]
+_Prefix = tuple[int, tuple[str, ...]]
 """A prompt's row, and the values of its earlier slots."""
 
 
@@ -184,8 +184,8 @@ class _Tally:
         return len(self.rows) * len(self.logprobs)
 
 
-class _Desk:
-    """The encoded prompts, and how slots are read from them."""
+class _SlotReader:
+    """Holds the encoded prompts and reads slots from them."""
 
     def __init__(self, llm: ChatModel, form: Form, prompts: list[EncodedPrompt], rule: Rule) -> None:
         self._llm, self._form, self._rule = llm, form, rule
@@ -193,23 +193,23 @@ class _Desk:
         ids, images = [prompt.ids for prompt in prompts], [prompt.images for prompt in prompts]
         prefill(llm.model, self._cache, ids, images)
 
-    def read_slot(self, asked: Sequence[_Asked]) -> None:
+    def read_slot(self, states: Sequence[_QuestionState]) -> None:
         """Read the next slot of every question, and reread those that are not sure."""
-        places = [(one.row, one.values) for one in asked]
-        bare = [(one.bare, one.values) for one in asked if one.bare is not None]
-        free = self._tallied(bare, lambda place, tally: False)
+        places = [(one.row, one.values) for one in states]
+        bare = [(one.bare, one.values) for one in states if one.bare is not None]
+        free = self._tallies(bare, lambda place, tally: False)
         free_of = {place: free[other] for place, other in zip(places, bare, strict=False)}
         bias_of = {place: tally.mean for place, tally in free_of.items()}
         sure = self._rule.sure
-        found = self._tallied(places, lambda place, tally: max(self._judged(tally, bias_of.get(place))) >= sure)
-        for one, place in zip(asked, places, strict=True):
+        found = self._tallies(places, lambda place, tally: max(self._judged(tally, bias_of.get(place))) >= sure)
+        for one, place in zip(states, places, strict=True):
             one.forwards += found[place].forwards + (free_of[place].forwards if place in free_of else 0)
             one.readings.append(self._reading(len(one.readings), found[place], bias_of.get(place)))
 
-    def _tallied(self, places: Sequence[_Place], enough: Callable[[_Place, _Tally], bool]) -> dict[_Place, _Tally]:
+    def _tallies(self, places: Sequence[_Prefix], enough: Callable[[_Prefix, _Tally], bool]) -> dict[_Prefix, _Tally]:
         """Up to `reads` reads at every place, until they are enough; all open places form one batch."""
         rows_behind = {values: _rows(self._llm, self._form, values) for values in {behind for _, behind in places}}
-        found: dict[_Place, _Tally] = {}
+        found: dict[_Prefix, _Tally] = {}
         for question, values in dict.fromkeys(places):
             rows, count = rows_behind[values]
             found[question, values] = _Tally([replace(row, question=question) for row in rows], count)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from redraft.cache import KVCache
 from redraft.model import Transformer
-from redraft.model.vision import Seen
+from redraft.model.vision import ImageEmbeddings
 from redraft.text.images import PlacedImage, cut_outside
 
 CHUNK = 512
@@ -37,7 +37,7 @@ def prefill(
             [*prompt[start:end], *[0] * (width - end + start)]
             for start, end, prompt in zip(starts, ends, prompts, strict=True)
         ]
-        seen = [_seen(model, mine, start, end) for start, end, mine in zip(starts, ends, shown, strict=True)]
+        seen = [_embed_images(model, mine, start, end) for start, end, mine in zip(starts, ends, shown, strict=True)]
         hidden = model.encode(torch.tensor(chunk, device=model.device), cache, counts, seen)  # [B,T,D]
         for row, n in enumerate(counts):
             if n:
@@ -46,6 +46,8 @@ def prefill(
     return final
 
 
-def _seen(model: Transformer, images: Sequence[PlacedImage], start: int, end: int) -> list[Seen]:
+def _embed_images(model: Transformer, images: Sequence[PlacedImage], start: int, end: int) -> list[ImageEmbeddings]:
     """The embeddings of the images in a chunk."""
-    return [Seen(image.start, model.see(image.content)) for image in images if start <= image.start < end]
+    return [
+        ImageEmbeddings(image.start, model.embed_image(image.content)) for image in images if start <= image.start < end
+    ]

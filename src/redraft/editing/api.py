@@ -36,10 +36,10 @@ from redraft.filling.lengths import (
     find,
     with_what_follows,
 )
-from redraft.filling.obeying import CONSTRAINTS, check_language, wanted_of
+from redraft.filling.obeying import CONSTRAINTS, check_language, constraints_of
 from redraft.filling.scoring import causal_scores
 from redraft.filling.seams import LONGEST
-from redraft.model.interruption import give_way
+from redraft.model.interruption import check_interrupted
 from redraft.text.line_ends import with_line_ends
 
 DEFAULT_STEPS = 16
@@ -75,7 +75,7 @@ def edit(
                 `forbid_empty`, `fit_canvas`, `latency_budget_ms`, `logprobs`), which are refused; and its constraints
                 (`redraft.filling.CONSTRAINTS`) on the new span: with must_include=["total"] and forbidden=["count"] a
                 rename is done whatever the model thinks of it
-    A line end that ends the span stays unless whole lines become nothing or it is all of the span, and no blank lines
+    The span's trailing newline is kept unless the whole line is deleted or it is the entire span, and no blank lines
     are added at the end of the text; a constraint alone decides both. Lines keep their kinds of line ends, and new ones
     take that of the line before; the model and constraints see newlines.
     Raises `PromptError`, `SettingError` and `ConstraintError` before any compute.
@@ -119,7 +119,7 @@ def task_of(
     """The task that the keywords of `edit` describe. Raises `SettingError` for any that cannot be honoured."""
     settings = fill_settings(llm.defaults, given, DEFAULT_STEPS)
     check_on_record(on_record)
-    return _Task(llm, instruction, settings, strength, plain(max_tokens), wanted_of(given), on_record)
+    return _Task(llm, instruction, settings, strength, plain(max_tokens), constraints_of(given), on_record)
 
 
 class _Task:
@@ -132,7 +132,7 @@ class _Task:
         settings: GenerationSettings,
         strength: float,
         max_tokens: int | None,
-        wanted: dict[str, Any],
+        constraints: dict[str, Any],
         on_record: OnRecord | None,
     ) -> None:
         self._llm, self._instruction, self._settings, self._on_record = llm, instruction, settings, on_record
@@ -147,7 +147,7 @@ class _Task:
                 f"{self._view} positions for the text after the span.",
                 "max_tokens",
             )
-        self._strength, self._max_tokens, self._wanted = strength, max_tokens, wanted
+        self._strength, self._max_tokens, self._constraints = strength, max_tokens, constraints
         self.tokens: list[TokenConfidence] = []
         self.offsets: list[tuple[int, int]] = []
         self.steps = self.forwards = 0
@@ -155,29 +155,29 @@ class _Task:
     def parts(self, text: str, span: Span) -> list[int]:
         """The lengths in characters of the parts in which the span is edited, after checking that each one fits."""
         parts = self._parts(text[span[0] : span[1]])
-        if self._wanted and len(parts) > 1:
+        if self._constraints and len(parts) > 1:
             raise ConstraintError(
                 f"The span does not fit in half a canvas and is edited in {len(parts)} parts, to which "
-                f"{next(iter(self._wanted))} cannot be applied; choose a shorter span.",
+                f"{next(iter(self._constraints))} cannot be applied; choose a shorter span.",
                 "span",
             )
         edges = accumulate(map(len, parts), initial=span[0])
         for part in pairwise(edges):
-            give_way()
+            check_interrupted()
             self._context(text, part, ())
         draft = self._llm.tokenizer.encode_exact(parts[0])
-        check_language(self._llm.tokenizer, self._wanted, 1, self._longest(len(draft)))
+        check_language(self._llm.tokenizer, self._constraints, 1, self._longest(len(draft)))
         return [len(part) for part in parts]
 
     def run(self, text: str, span: Span, zero: int) -> tuple[str, int]:
         """Edit one part; returns the new text and where the part now ends. Offsets count from `zero`."""
         start, end = span
-        kept = end > start + 1 and text[end - 1] == "\n" and not self._wanted
+        kept = end > start + 1 and text[end - 1] == "\n" and not self._constraints
         end -= kept
         near = max(0, start - SHOWN)
         here = cut(self._llm.tokenizer, text[near : end + SHOWN], (start - near, end - near))
         longest = self._longest(len(here.draft))
-        hole = replace(here.hole, most=longest).obeying(self._wanted, longest)
+        hole = replace(here.hole, most=longest).obeying(self._constraints, longest)
         ids = self._context(text, (start, end), here.before)
         model = self._llm.model
         cache = model.new_cache(1, len(ids) + self._room + hole.extra_positions + SCORED_TOKENS)
@@ -197,7 +197,7 @@ class _Task:
             return text, end + kept
         before, old, behind = text[:start], text[start:end], text[end:]
         new = choice.best.hole.text(choice.best.tokens)
-        if not behind.strip("\n") and not self._wanted:
+        if not behind.strip("\n") and not self._constraints:
             new = _without_blank_lines(new, before, old)
         if kept and not new and (not before or before.endswith("\n")):
             behind, kept = behind[1:], False  # the lines are gone with their ends
@@ -213,7 +213,7 @@ class _Task:
 
         Counts the pass that the comparison takes.
         """
-        if self._wanted:
+        if self._constraints:
             return False
         if not choice.best.accepted:
             return True
@@ -251,7 +251,7 @@ class _Task:
 
     def _parts(self, text: str) -> list[str]:
         """The text in parts that each fit a canvas twice, cut at line ends if possible."""
-        give_way()
+        check_interrupted()
         if len(text) < 2 or len(self._llm.tokenizer.encode_exact(text)) <= max(1, self._room // 2):
             return [text]
         half = len(text) // 2

@@ -30,7 +30,7 @@ from redraft.editing.spans import Span, check_span, common_ends, count_lines, cu
 from redraft.errors import PromptError, SettingError, check_utf8
 from redraft.filling.api import HOLE_SETTINGS, check_given
 from redraft.filling.context import Context
-from redraft.filling.obeying import wanted_of
+from redraft.filling.obeying import constraints_of
 from redraft.filling.scoring import causal_scores
 from redraft.text.line_ends import spans_in, split_lines, with_line_ends, with_newlines
 
@@ -47,8 +47,8 @@ TAIL = 24
 """How many tokens from a place on are compared."""
 LINES = 4
 """How many lines before and after the cursor are checked for doubt."""
-TOLD = 4
-"""Recent edits take at most 1/TOLD of the context, a quarter, and the text around the line takes the rest."""
+EDITS_DIVISOR = 4
+"""Recent edits take at most 1/EDITS_DIVISOR of the context, a quarter; the text around the line takes the rest."""
 DOUBTFUL = 0.05
 """A line is worth editing if any of its tokens is less probable than this."""
 
@@ -89,8 +89,10 @@ def next_edit(
         raise PromptError("The recent edits must be a list of pairs (old, new).", "recent_edits")
     check_utf8(text, "text")
     pairs = [_pair(one, f"recent_edits[{index}]") for index, one in enumerate(recent_edits)]
-    if wanted := wanted_of(given):
-        raise SettingError(f"next_edit cannot take {min(wanted)}; it chooses the new text itself.", min(wanted))
+    if constraints := constraints_of(given):
+        raise SettingError(
+            f"next_edit cannot take {min(constraints)}; it chooses the new text itself.", min(constraints)
+        )
     check_given(given, NEXT_EDIT_SETTINGS)
     task_of(llm, None, **given)  # refuses what an edit would, even if none results
     found, passes = _repeat(llm, text, cursor, pairs)
@@ -258,7 +260,7 @@ def _doubt(
 
 def _asked_for(llm: ChatModel, pairs: Sequence[tuple[str, str]]) -> str | None:
     """The instruction that names recent edits, as many of the latest as there is room for; None if there are none."""
-    room = llm.model.config.max_position_embeddings // TOLD
+    room = llm.model.config.max_position_embeddings // EDITS_DIVISOR
     done = ""
     for old, new in reversed(pairs):
         line = f"\n- {old!r} became {new!r}"

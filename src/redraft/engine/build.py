@@ -48,7 +48,7 @@ def new_runner(
     `adapters` are copies of the model with one adapter each, by name.
     """
     stored = kv_dtype(model, settings.kv_cache_dtype)
-    paged = model.packed.shares[0].config if isinstance(model, PackedTransformer) else model.config
+    paged = model.packed.shards[0].config if isinstance(model, PackedTransformer) else model.config
     limits = limits_for(paged, settings, memory_bytes(model, settings), stored.itemsize)
     if isinstance(model, PackedTransformer):  # its buffers hold whole canvases of the model's own length
         canvas = -(-model.config.canvas_length // MIN_CANVAS) * MIN_CANVAS  # kernels look at every 16th row

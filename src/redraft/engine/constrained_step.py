@@ -19,8 +19,8 @@ from torch.nn import functional as F
 from redraft.config import ModelConfig
 from redraft.diffusion.constraint import TabledConstraint
 from redraft.engine.graph_buffers import StepBuffers, StepFields
-from redraft.engine.graph_step import CONSTRAINED_ROWS, Sampled, SlotState, brought, new_slots
-from redraft.kernels.crew import Crew
+from redraft.engine.graph_step import CONSTRAINED_ROWS, Sampled, SlotState, gather_choice, new_slots
+from redraft.kernels.device_group import DeviceGroup
 from redraft.kernels.streams import on_device
 from redraft.kernels.switches import call
 from redraft.kernels.triton import head
@@ -37,7 +37,7 @@ from redraft.kernels.triton.segments import DENOISE, Segments
 from redraft.kernels.triton.self_conditioning import soft_embeddings
 from redraft.kernels.triton.step import finish_step
 from redraft.model.packed.vocabulary import Vocabulary
-from redraft.model.packed.weights import PackedModel, Share
+from redraft.model.packed.weights import PackedModel, Shard
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -63,15 +63,15 @@ def in_rounds(
     The canvases of each group, of so many positions, have one automaton. They are the segments from `first` on, of
     `rows` rows each. A device gets the tables that it does not have yet, for which the host waits.
     """
-    shares, count = model.shares, sum(len(limits) for _, limits in groups)
-    size = max(1, min(-(-count // len(shares)), CONSTRAINED_ROWS // rows))
+    shards, count = model.shards, sum(len(limits) for _, limits in groups)
+    size = max(1, min(-(-count // len(shards)), CONSTRAINED_ROWS // rows))
     parts = [(length, limits[at : at + size]) for length, limits in groups for at in range(0, len(limits), size)]
     rounds = list[list[Canvases]]()
     for number, (length, limits) in enumerate(parts):
-        place = number % len(shares)
+        place = number % len(shards)
         if place == 0:
             rounds.append([])
-        tables = [limit.tables(shares[place].device, model.config.vocab_size) for limit in limits]
+        tables = [limit.tables(shards[place].device, model.config.vocab_size) for limit in limits]
         own = [of_canvas for _, of_canvas in tables]
         rounds[-1].append(Canvases(first=first, length=length, automaton=tables[0][0], tables=own))
         first += len(limits)
@@ -92,33 +92,33 @@ def sample_constrained(
     and the first one's number; soft embeddings for the next step are made after that.
     """
     first, end, rows = parts[0].first, parts[-1].end, fields.rows
-    own, shares = fields.part(first, end), model.shares[: len(parts)]
-    with Crew(share.device for share in shares) as crew:
+    own, shards = fields.part(first, end), model.shards[: len(parts)]
+    with DeviceGroup(shard.device for shard in shards) as group:
         given = [
             everything.part(part.first - first, part.end - first)
-            for everything, part in zip(own.everywhere(crew), parts, strict=True)
+            for everything, part in zip(own.broadcast(group), parts, strict=True)
         ]
         states = [of_all[part.first * rows : part.end * rows] for of_all, part in zip(hidden, parts, strict=False)]
-        sampled, held = zip(*crew.each(partial(_sample, model.config), shares, given, states, parts), strict=True)
+        sampled, held = zip(*group.map(partial(_sample, model.config), shards, given, states, parts), strict=True)
         slot, segments = own.views["slot"], _canvases(own)
         report = call(
-            "finish_step", finish_step, brought(crew, sampled), own.rules, state.canvases, slot, own.counters, segments,
-            model.config.vocab_size, held=crew.bring(held),
+            "finish_step", finish_step, gather_choice(group, sampled), own.rules, state.canvases, slot, own.counters,
+            segments, model.config.vocab_size, held=group.gather(held),
         )  # fmt: skip
         deliver(report.block, first)
-        soft = crew.bring([made for each in crew.each(Sampled.soft_embeddings, sampled) for made in each])
+        soft = group.gather([made for each in group.map(Sampled.soft_embeddings, sampled) for made in each])
     state.soft.index_copy_(0, slot.long(), soft.unflatten(0, (end - first, rows)))
 
 
 def _sample(
-    config: ModelConfig, share: Share, fields: StepFields, hidden: Tensor, canvases: Canvases
+    config: ModelConfig, shard: Shard, fields: StepFields, hidden: Tensor, canvases: Canvases
 ) -> tuple[Sampled, Tensor]:
     """One device's canvases from their hidden states [R,D]: predictions, and int32 [N,L], see `CanvasTables.held`."""
-    automaton, segments, vocabulary = canvases.automaton, _canvases(fields), share.vocabulary
+    automaton, segments, vocabulary = canvases.automaton, _canvases(fields), shard.vocabulary
     if automaton.tokens is not None:
-        vocabulary = Vocabulary(head=vocabulary.rows(automaton.tokens, share.dtype))
+        vocabulary = Vocabulary(head=vocabulary.rows(automaton.tokens, shard.dtype))
     temperatures, cap = fields.views["temperature"], config.final_logit_softcapping
-    logits = torch.empty(len(hidden), len(automaton.class_of), dtype=share.dtype, device=share.device)
+    logits = torch.empty(len(hidden), len(automaton.class_of), dtype=shard.dtype, device=shard.device)
     call("predict", head.multiply, hidden, vocabulary.head, cap, temperatures, segments, logits)
     tables = CanvasTables.stacked(canvases.tables)
     tiles, argmax, spoiled, held = _obey(logits, automaton, tables, canvases.length, cap, temperatures)
@@ -128,7 +128,7 @@ def _sample(
     if automaton.tokens is not None:
         best, candidate = (automaton.tokens[column.long()].int() for column in (best, candidate))
     told = replace(seen, argmax=best, candidate=candidate, entropy=seen.entropy + spoiled)
-    table = vocabulary.head, share.embedding_scale, None, cool, fields.views["want_soft"], segments
+    table = vocabulary.head, shard.embedding_scale, None, cool, fields.views["want_soft"], segments
     soft = partial(call, "soft_embeddings", soft_embeddings, logits, seen, *table, turned=vocabulary.turned)
     return Sampled(seen=[told], soft=[], last=soft), held
 
@@ -170,13 +170,13 @@ def rehearse_canvas(model: PackedModel, canvas: TabledConstraint, length: int, r
     The canvas has `length` positions out of `rows`. Any thread may call this.
     """
     with on_device(model.device):
-        (everywhere,) = in_rounds(model, [(length, [canvas] * len(model.shares))], 0, rows)
+        (everywhere,) = in_rounds(model, [(length, [canvas] * len(model.shards))], 0, rows)
         rehearse(partial(_step_of_zeros, model, rows, everywhere))
 
 
 def _step_of_zeros(model: PackedModel, rows: int, parts: Sequence[Canvases]) -> None:
     """Take a step of canvases from hidden states of zeros, keeping nothing."""
     shape = parts[-1].end * rows, model.config.hidden_size
-    hidden = [torch.zeros(shape, dtype=share.dtype, device=share.device) for share in model.shares]
+    hidden = [torch.zeros(shape, dtype=shard.dtype, device=shard.device) for shard in model.shards]
     fields = StepBuffers(parts[-1].end, rows, 1, model.device, slots=0).fields
     sample_constrained(model, fields, new_slots(model, 0, rows), hidden, parts, lambda block, first: None)

@@ -59,7 +59,7 @@ class Engine:
         self._weights, self._seen_weights = weights, weights()
         self._clock, self._step_clock = clock, StepClock()
         self._open: dict[int, Answer] = {}
-        self._untold: list[Event | Failed] = []
+        self._pending_events: list[Event | Failed] = []
         self._iterators = Iterators()
 
     def now(self) -> float:
@@ -116,7 +116,7 @@ class Engine:
 
     def take_events(self) -> list[Event | Failed]:
         """What `step` would return without running a forward: the ends of requests cancelled since the last one."""
-        events, self._untold = self._untold, []
+        events, self._pending_events = self._pending_events, []
         return events
 
     def forward(self) -> None:
@@ -175,7 +175,7 @@ class Engine:
     @property
     def busy(self) -> bool:
         """Whether there is anything to do or to report."""
-        return bool(self._open or self._untold)
+        return bool(self._open or self._pending_events)
 
     def answer(self, requests: Sequence[Request]) -> Iterator[Event]:
         """Check all requests at once, then answer them; closing the iterator cancels what is left.
@@ -221,7 +221,7 @@ class Engine:
 
     def _deliver(self, events: Sequence[Event | Failed]) -> None:
         """Hand events to the iterators of `answer`; those of other requests wait for the next `take_events`."""
-        self._untold += [event for event in events if not self._iterators.take(event)]
+        self._pending_events += [event for event in events if not self._iterators.take(event)]
 
     def _notice_weights(self) -> None:
         if (weights := self._weights()) != self._seen_weights:
@@ -279,7 +279,7 @@ class Engine:
         self._step_clock.saw(plan.tokens, seconds)
         canvases = sum(isinstance(segment, Denoise) for segment in work)
         encoded = plan.tokens - sum(segment.tokens for segment in work if isinstance(segment, Denoise))
-        self.counters.ran(canvases, encoded, seconds)
+        self.counters.record_forward(canvases, encoded, seconds)
 
     def _process_results(self, plan: Plan, drafted: list[Drafted], now: float) -> None:
         """Process the results of a forward in the order of its turns. A failure ends only its own answer."""
@@ -314,7 +314,7 @@ class Engine:
         """Free an answer that has ended, count it, and return its last event."""
         self._free(answer)
         finished = answer.finished(self._clock())
-        self.counters.ended_one(finished)
+        self.counters.record_end(finished)
         return finished
 
     def _fail(self, answer: Answer, error: Exception) -> Failed:
@@ -325,7 +325,7 @@ class Engine:
         elif answer.job.slot >= 0:
             self.scheduler.distrust(answer.job)
         self._free(answer)
-        self.counters.broke_one(self._clock() - answer.added)
+        self.counters.record_failure(self._clock() - answer.added)
         return Failed(request_id=answer.request.request_id, error=error)
 
     def _free(self, answer: Answer) -> None:
@@ -335,7 +335,7 @@ class Engine:
             return
         if job.slot >= 0:
             answer.cached_tokens = job.table.reused * PAGE
-            self.counters.left_slot(len(answer.request.prompt), answer.cached_tokens)
+            self.counters.record_release(len(answer.request.prompt), answer.cached_tokens)
         clean = job.slot < 0
         try:
             clean = clean or self.runner.release(job.slot)

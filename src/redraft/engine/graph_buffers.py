@@ -16,7 +16,7 @@ from torch import Tensor
 
 from redraft.config import FULL, SLIDING, LayerType
 from redraft.engine.work import Denoise, Drafted, Encode, Segment
-from redraft.kernels.crew import Crew
+from redraft.kernels.device_group import DeviceGroup
 from redraft.kernels.triton.philox import Counters
 from redraft.kernels.triton.segments import DENOISE, ENCODE, ENCODE_IMAGES, SAMPLED_OUTSIDE, UNUSED, Segments
 from redraft.kernels.triton.step import EOS_IDS, Report, Rules
@@ -78,9 +78,9 @@ class StepFields:
         """The view of some of the segments."""
         return StepFields(views={name: view[first:end] for name, view in self.views.items()}, rows=self.rows)
 
-    def everywhere(self, crew: Crew) -> list[StepFields]:
-        """The same fields on every device of a crew."""
-        return [StepFields(views=views, rows=self.rows) for views in crew.send_together(self.views)]
+    def broadcast(self, group: DeviceGroup) -> list[StepFields]:
+        """The same fields on every device of a group."""
+        return [StepFields(views=views, rows=self.rows) for views in group.broadcast_dict(self.views)]
 
     @property
     def segments(self) -> Segments:

@@ -32,7 +32,7 @@ from redraft.engine.captured_step import CapturedStep
 from redraft.engine.constrained_step import Canvases, in_rounds, rehearse_canvas, sample_constrained
 from redraft.engine.graph_buffers import StepBuffers
 from redraft.engine.graph_step import SlotState, new_slots, run_step
-from redraft.engine.runner import with_top
+from redraft.engine.runner import attach_logprobs
 from redraft.engine.slot_pages import SlotPages
 from redraft.engine.work import Denoise, Drafted, Encode, Limits, Segment
 from redraft.kernels.streams import GraphMemory, memory_for_graphs, on_device
@@ -190,7 +190,7 @@ class GraphRunner:
         places, first = {}, 0
         for image in dict.fromkeys(images):  # answers to one prompt share its images
             assert self.shared.images is not None
-            self.shared.images[first : first + image.content.tokens] = self.model.see(image.content)
+            self.shared.images[first : first + image.content.tokens] = self.model.embed_image(image.content)
             places[image] = first
             first += image.content.tokens
         return places
@@ -213,7 +213,9 @@ class GraphRunner:
         step.wait()
         rows = self.limits.canvas
         return [
-            with_top(self.model, hidden[0][index * rows :][: part.length], part, step.buffers.drafted(index, part))
+            attach_logprobs(
+                self.model, hidden[0][index * rows :][: part.length], part, step.buffers.drafted(index, part)
+            )
             for index, part in enumerate(parts)
             if isinstance(part, Denoise)
         ]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from redraft.config import ModelConfig
 from redraft.engine.graph_buffers import StepFields
-from redraft.kernels.crew import Crew
+from redraft.kernels.device_group import DeviceGroup
 from redraft.kernels.streams import in_parallel
 from redraft.kernels.switches import call
 from redraft.kernels.triton.head import Choice, HeadResult, predict
@@ -23,7 +23,7 @@ from redraft.kernels.triton.self_conditioning import soft_embeddings
 from redraft.kernels.triton.step import SlotCanvases, enter_tokens, finish_step
 from redraft.model.packed.forward import Inputs, forward
 from redraft.model.packed.pages import Pages
-from redraft.model.packed.weights import PackedModel, Share
+from redraft.model.packed.weights import PackedModel, Shard
 
 HEAD_ROWS = 2048
 """Rows whose logits exist at the same time: 1 GiB for a vocabulary of 262,144 in bf16."""
@@ -104,18 +104,18 @@ def sample(
     soft embeddings of the last rows are still being computed: only the next step needs them, and the host prepares it
     meanwhile. Decisions do not run in parallel with them, because soft embeddings would leave no room on the device.
     """
-    config, shares = model.config, model.shares[: fields.count]
-    ends = [fields.count * number // len(shares) for number in range(len(shares) + 1)]
-    with Crew(share.device for share in shares) as crew:
-        parts = [own.part(*ends[at : at + 2]) for at, own in enumerate(fields.everywhere(crew))]
-        rows = [h[first * fields.rows :] for h, first in zip(hidden[: len(shares)], ends[:-1], strict=True)]
-        sampled = crew.each(partial(_sample, config), shares, parts, rows)
+    config, shards = model.config, model.shards[: fields.count]
+    ends = [fields.count * number // len(shards) for number in range(len(shards) + 1)]
+    with DeviceGroup(shard.device for shard in shards) as group:
+        parts = [own.part(*ends[at : at + 2]) for at, own in enumerate(fields.broadcast(group))]
+        rows = [h[first * fields.rows :] for h, first in zip(hidden[: len(shards)], ends[:-1], strict=True)]
+        sampled = group.map(partial(_sample, config), shards, parts, rows)
         given = fields.rules, state.canvases, fields.views["slot"], fields.counters, fields.segments, config.vocab_size
-        report = call("finish_step", finish_step, brought(crew, sampled), *given)
+        report = call("finish_step", finish_step, gather_choice(group, sampled), *given)
         _, soft = in_parallel(
-            model.device, partial(deliver, report.block), lambda: crew.each(Sampled.soft_embeddings, sampled)
+            model.device, partial(deliver, report.block), lambda: group.map(Sampled.soft_embeddings, sampled)
         )
-        made = crew.bring([one for part in soft for one in part]).unflatten(0, (fields.count, fields.rows))
+        made = group.gather([one for part in soft for one in part]).unflatten(0, (fields.count, fields.rows))
     state.soft.index_copy_(0, fields.views["soft_to"], made)
 
 
@@ -133,20 +133,20 @@ class Sampled:
         return [*self.soft, self.last()]
 
 
-def brought(crew: Crew, sampled: Sequence[Sampled]) -> Choice:
+def gather_choice(group: DeviceGroup, sampled: Sequence[Sampled]) -> Choice:
     """Argmax, candidate and entropy of all rows, gathered on the first device."""
     seen = [one for part in sampled for one in part.seen]
     return Choice(
-        argmax=crew.bring([one.argmax for one in seen]),
-        candidate=crew.bring([one.candidate for one in seen]),
-        entropy=crew.bring([one.entropy for one in seen]),
+        argmax=group.gather([one.argmax for one in seen]),
+        candidate=group.gather([one.candidate for one in seen]),
+        entropy=group.gather([one.entropy for one in seen]),
     )
 
 
-def _sample(config: ModelConfig, share: Share, fields: StepFields, hidden: Tensor) -> Sampled:
+def _sample(config: ModelConfig, shard: Shard, fields: StepFields, hidden: Tensor) -> Sampled:
     """Head, statistics and soft embeddings of a device's segments, HEAD_ROWS rows at a time."""
     size = min(fields.count, max(1, HEAD_ROWS // fields.rows))
-    logits = torch.empty(size * fields.rows, config.vocab_size, dtype=share.dtype, device=share.device)
+    logits = torch.empty(size * fields.rows, config.vocab_size, dtype=shard.dtype, device=shard.device)
     sampled = list[tuple[HeadResult, Callable[[], Tensor]]]()
     soft = list[Tensor]()
     for first in range(0, fields.count, size):
@@ -154,16 +154,16 @@ def _sample(config: ModelConfig, share: Share, fields: StepFields, hidden: Tenso
             soft.append(sampled[-1][1]())  # before other logits take the place of these
         part = fields.part(first, first + size)
         count = part.count * part.rows
-        sampled.append(_sample_at_once(config, share, part, hidden[first * fields.rows :][:count], logits[:count]))
+        sampled.append(_sample_at_once(config, shard, part, hidden[first * fields.rows :][:count], logits[:count]))
     return Sampled(seen=[seen for seen, _ in sampled], soft=soft, last=sampled[-1][1])
 
 
 def _sample_at_once(
-    config: ModelConfig, share: Share, fields: StepFields, hidden: Tensor, logits: Tensor
+    config: ModelConfig, shard: Shard, fields: StepFields, hidden: Tensor, logits: Tensor
 ) -> tuple[HeadResult, Callable[[], Tensor]]:
     """The prediction for some segments, and what makes their soft embeddings from the logits [R,V] that this fills."""
     temperatures, segments, cap = fields.views["temperature"], fields.segments, config.final_logit_softcapping
-    vocabulary, scale = share.vocabulary, share.embedding_scale
+    vocabulary, scale = shard.vocabulary, shard.embedding_scale
     given = hidden, vocabulary.head, cap, temperatures, fields.counters, segments, logits
     seen = call("predict", predict, *given)
     table = vocabulary.head, scale, cap, temperatures, fields.views["want_soft"], segments

@@ -13,7 +13,7 @@ from redraft.engine.answer import Answer
 from redraft.engine.handoff_lock import HandoffLock
 from redraft.engine.request import Event, Failed, Finished, Request
 from redraft.errors import EngineError, SettingError
-from redraft.model.interruption import held_back
+from redraft.model.interruption import defer_signal
 
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine
@@ -89,16 +89,16 @@ class Iterators:
             while rest and not engine.queue_full:
                 engine.queue(rest.popleft())
             if not inbox:
-                with self._whole_for_others(inbox):
+                with self._defer_sigint(inbox):
                     self._forward(engine, inbox)
         finally:
             self._working = False
             self._drop_left(engine)
 
-    def _whole_for_others(self, inbox: _Inbox) -> AbstractContextManager[None]:
-        """Ctrl-C ends the iterator that it meets: where the forward serves others as well, it waits for its end."""
+    def _defer_sigint(self, inbox: _Inbox) -> AbstractContextManager[None]:
+        """Ctrl-C ends the iterator that it interrupts; a forward that serves others as well is finished first."""
         others = any(one is not inbox for one in self._inboxes.values())
-        return held_back(signal.SIGINT) if others else nullcontext()
+        return defer_signal(signal.SIGINT) if others else nullcontext()
 
     def _forward(self, engine: Engine, inbox: _Inbox) -> None:
         """Run a forward. If it fails, end the requests that hold a slot and tell their iterators why.

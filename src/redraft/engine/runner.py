@@ -20,7 +20,7 @@ from redraft.diffusion.step import CanvasState, Outcome, advance, begin
 from redraft.engine.work import Denoise, Drafted, Encode, Limits, Segment
 from redraft.model.spans import Span, key_units, run_spans
 from redraft.model.transformer import Transformer
-from redraft.model.vision import Seen
+from redraft.model.vision import ImageEmbeddings
 
 
 @dataclass(slots=True)
@@ -92,7 +92,7 @@ class EagerRunner:
         where = {"start": segment.start, "full": held.full, "sliding": held.sliding}
         if isinstance(segment, Encode):
             ids = torch.tensor(segment.token_ids, device=self.model.device)
-            images = [Seen(image.start, self.model.see(image.content)) for image in segment.images]
+            images = [ImageEmbeddings(image.start, self.model.embed_image(image.content)) for image in segment.images]
             return Span(token_ids=ids, causal=True, images=images, **where)
         state = held.canvas
         assert state is not None
@@ -115,10 +115,10 @@ class EagerRunner:
         assert held.canvas is not None
         entered = held.canvas.canvas
         held.canvas, outcome = advance(self.model, hidden, held.canvas, segment, draws.uniform[0], draws.tokens[0])
-        return with_top(self.model, hidden, segment, _drafted(segment.slot, entered, outcome))
+        return attach_logprobs(self.model, hidden, segment, _drafted(segment.slot, entered, outcome))
 
 
-def with_top(model: Transformer, hidden: Tensor, segment: Denoise, drafted: Drafted) -> Drafted:
+def attach_logprobs(model: Transformer, hidden: Tensor, segment: Denoise, drafted: Drafted) -> Drafted:
     """`drafted`, plus log-probabilities from the hidden states [L,D] if they were requested and the canvas is done."""
     if segment.logprobs is None or not (segment.last or drafted.converged):
         return drafted

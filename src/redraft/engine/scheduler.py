@@ -71,11 +71,11 @@ class Job:
         return cut_outside(self.images, first, min((first // PAGE + 1) * PAGE, self.prompt_length))
 
     def shared_end(self, position: int) -> int:
-        """The first page count, at or after this position, from which others can take over the prompt."""
+        """The first page count, at or after this position, at which another request can reuse the prompt's pages."""
         return next(end for end in count(pages_for(position)) if end not in self.table.broken)
 
     def begun_keys(self) -> Sequence[bytes]:
-        """Keys of the pages that are partly written, up to where others can take over the prompt."""
+        """Keys of the pages that are partly written, up to where another request can reuse them."""
         if not self.prompt_left or (not self.encoded % PAGE and self.encoded // PAGE not in self.table.broken):
             return ()
         first = next(end for end in count(self.encoded // PAGE, -1) if end not in self.table.broken)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from redraft.cache.pages import PAGE, pages_for
 from redraft.config import FULL, SLIDING, LayerType
 from redraft.engine.work import Limits, Segment
-from redraft.kernels.crew import Crew
+from redraft.kernels.device_group import DeviceGroup
 from redraft.model.packed.pages import Pages
 
 _log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ _KINDS: tuple[LayerType, ...] = (FULL, SLIDING)
 
 
 class SlotPages:
-    """What each slot holds of `stored`, which are every share's pages.
+    """What each slot holds of `stored`, which are every shard's pages.
 
     `tables`, int32 [C,P] for each kind of layers, has a row for each slot: entry i is the page of its positions
     i*256 .. (i+1)*256; behind the last one are zeros.
@@ -89,8 +89,8 @@ class SlotPages:
         if not any(self._unclean.values()):
             return True
         given = {kind: sorted(pages) for kind, pages in self._unclean.items()}
-        with Crew(pages.device for pages in self.stored) as crew:
-            found = crew.each(lambda pages: pages.clean(given), self.stored)
+        with DeviceGroup(pages.device for pages in self.stored) as group:
+            found = group.map(lambda pages: pages.clean(given), self.stored)
         clean = not any(map(bool, found))
         for unclean in self._unclean.values():
             unclean.clear()

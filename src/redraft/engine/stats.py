@@ -42,7 +42,7 @@ class Counters:
         """The mean over all ended requests, including the time they waited."""
         return self.answer_seconds / max(1, sum(self.ended.values()))
 
-    def ran(self, canvases: int, encoded: int, seconds: float) -> None:
+    def record_forward(self, canvases: int, encoded: int, seconds: float) -> None:
         """Count a forward with `canvases` steps and `encoded` causal tokens that took `seconds`."""
         self.forwards += 1
         self.canvases_in_forward = canvases
@@ -50,18 +50,18 @@ class Counters:
         self.encoded_tokens += encoded
         self.forward_seconds += seconds
 
-    def left_slot(self, prompt_tokens: int, cached_tokens: int) -> None:
+    def record_release(self, prompt_tokens: int, cached_tokens: int) -> None:
         """Count the prompt of a request that has ended and had a slot; `cached_tokens` were not encoded again."""
         self.prompt_tokens += prompt_tokens
         self.cached_tokens += cached_tokens
 
-    def ended_one(self, finished: Finished) -> None:
+    def record_end(self, finished: Finished) -> None:
         """Count a request that has ended."""
         stats = finished.stats
         self.tokens += stats.tokens
         self._ended(finished.finish_reason, stats.seconds)
 
-    def broke_one(self, seconds: float) -> None:
+    def record_failure(self, seconds: float) -> None:
         """Count a request that failed after `seconds`."""
         self._ended("failed", seconds)
 

@@ -12,7 +12,7 @@ from redraft.text.reply import content_alone
 
 
 @dataclass(frozen=True, slots=True)
-class NewText:
+class TextDelta:
     """What a canvas added: new text, the tokens that spell it, and why the answer ends there, if it does."""
 
     text: str
@@ -43,7 +43,7 @@ class Transcript:
     spelled: str = ""
     marks: tuple[int, ...] = ()
 
-    def add(self, tokens: Sequence[int], finish_reason: FinishReason | None) -> NewText:
+    def add(self, tokens: Sequence[int], finish_reason: FinishReason | None) -> TextDelta:
         """Append a canvas' tokens. The answer ends before a stop string, whatever `finish_reason` says."""
         self.tokens += tokens
         spelled = self._decoded(len(self.tokens))
@@ -65,11 +65,11 @@ class Transcript:
             self.kept, self.spelled, self.marks = end, spelled, marks
         if finish_reason is not None:
             del self.tokens[end:]
-        news = NewText(text[len(self.text) :], tuple(self.tokens[self.reported : end]), finish_reason)
+        delta = TextDelta(text[len(self.text) :], tuple(self.tokens[self.reported : end]), finish_reason)
         self.text, self.reported = text, end
-        return news
+        return delta
 
-    def close(self) -> NewText:
+    def close(self) -> TextDelta:
         """Report what was held back when the answer is broken off and nothing follows."""
         return self.add((), "length")
 

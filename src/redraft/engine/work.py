@@ -165,7 +165,7 @@ class Runner(Protocol):
         ...
 
     def prepare(self, work: Sequence[Segment]) -> None:
-        """Do now what only the first forward of this size has to wait for, so that `run` takes as long as the next."""
+        """Do now what only the first forward of this size needs, so that timing `run` excludes it."""
         ...
 
     def run(self, work: Sequence[Segment]) -> list[Drafted]:

@@ -14,7 +14,7 @@ from redraft.errors import SettingError, check_utf8
 from redraft.filling.context import VIEW, Context, open_seam
 from redraft.filling.hole import GAP, Hole
 from redraft.filling.lengths import SCORED_TOKENS, Choice, OnRecord, check_on_record, find
-from redraft.filling.obeying import CONSTRAINTS, check_language, wanted_of
+from redraft.filling.obeying import CONSTRAINTS, check_language, constraints_of
 from redraft.filling.result import Filling, FillResult
 from redraft.filling.seams import LONGEST, Seam, Seams
 from redraft.filling.spare import draft_of_own_length
@@ -65,18 +65,18 @@ def fill(
     """
     started = time.perf_counter()
     check_given(given, FILL_SETTINGS)
-    settings, wanted = fill_settings(defaults, given), wanted_of(given)
+    settings, constraints = fill_settings(defaults, given), constraints_of(given)
     check_on_record(on_record)
     pieces = split_pieces(text, suffix)
     for index, piece in enumerate(pieces):
         check_utf8(piece, f"text[{index}]")
     sizes = _sizes(model, plain(max_tokens), plain(length), settings.canvas_length)
-    check_language(tokenizer, wanted, sizes.shortest, sizes.longest)
+    check_language(tokenizer, constraints, sizes.shortest, sizes.longest)
     read = [with_newlines(piece) for piece in pieces]
     written: list[Filling] = []
     for number in range(len(pieces) - 1):
         before = join_pieces(read[: number + 1], [filling.text for filling in written])
-        written.append(_fill(model, tokenizer, before, read[number + 1 :], sizes, wanted, settings, on_record))
+        written.append(_fill(model, tokenizer, before, read[number + 1 :], sizes, constraints, settings, on_record))
     fillings = [_placed(filling, pieces, number) for number, filling in enumerate(written, 1)]
     texts = [filling.text for filling in fillings]
     return FillResult(
@@ -154,7 +154,7 @@ def _fill(
     before: str,
     pieces: Sequence[str],
     sizes: _Sizes,
-    wanted: dict[str, Any],
+    constraints: dict[str, Any],
     settings: GenerationSettings,
     on_record: OnRecord | None,
 ) -> Filling:
@@ -170,7 +170,7 @@ def _fill(
     kept, first, cache, last_hidden, passes = open_seam(model, Seams.of(tokenizer), left, behind_it)
     last, behind = _behind(tokenizer, pieces, sizes.canvas)
     hole = Hole(tokenizer=tokenizer, behind=behind, first=first, last=last, most=sizes.longest)
-    hole = hole.obeying(wanted, sizes.longest)
+    hole = hole.obeying(constraints, sizes.longest)
     context = Context(
         model=model, cache=cache, last_hidden=last_hidden, view=sizes.view, canvas=sizes.canvas, settings=settings
     )

@@ -37,7 +37,7 @@ def open_seam(
     """Encode the tokens before a hole, without those that the hole's first token may replace.
 
     Of the possible seams, the causal pass chooses the likeliest: a text goes on either with one token that starts with
-    the last n tokens' bytes, or with these tokens but the last, and one that starts with the last's.
+    the last n tokens' bytes, or keeps all but the last and replaces it by a token that begins with its bytes.
     Returns the number of tokens that stay, the seam, their cache with `room` for more, the last hidden state [1,D], and
     how many passes it took.
     """

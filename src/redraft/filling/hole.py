@@ -88,13 +88,13 @@ class Hole:
             return length in self.language.lengths
         return length > 1 or self.first is None or self.last is None or bool(self._only(1)[0])
 
-    def obeying(self, wanted: dict[str, Any], longest: int) -> Hole:
-        """The hole with the constraints that are `wanted`, for fillings of at most `longest` tokens."""
-        if not wanted:
+    def obeying(self, constraints: dict[str, Any], longest: int) -> Hole:
+        """The hole with these constraints, for fillings of at most `longest` tokens."""
+        if not constraints:
             return self
         before, behind = (seam.text if seam else b"" for seam in (self.first, self.last))
         most = longest + self._for_seams
-        return replace(self, language=language_of(self.tokenizer, wanted, most, before, behind))
+        return replace(self, language=language_of(self.tokenizer, constraints, most, before, behind))
 
     def guess(self, draft: Draft, canvas_length: int, *, padded: bool = False) -> Guess:
         """The canvas with a hole that begins as `draft`; `padded` if a text may end sooner, followed by padding."""

@@ -25,10 +25,10 @@ CONSTRAINTS = (*WHOLE, *NARROWING, "strict")
 """The keywords of `redraft.constraints.build` that apply to a hole's text."""
 
 
-def wanted_of(given: Mapping[str, Any]) -> dict[str, Any]:
+def constraints_of(given: Mapping[str, Any]) -> dict[str, Any]:
     """The constraints among the keywords; none if they ask for nothing, as `strict` alone does."""
-    wanted = {name: given[name] for name in CONSTRAINTS if given.get(name) is not None}
-    return wanted if any(is_given(name, value) for name, value in wanted.items() if name != "strict") else {}
+    constraints = {name: given[name] for name in CONSTRAINTS if given.get(name) is not None}
+    return constraints if any(is_given(name, value) for name, value in constraints.items() if name != "strict") else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,26 +40,26 @@ class Language:
 
 
 def language_of(
-    tokenizer: Tokenizer, wanted: dict[str, Any], longest: int, before: bytes = b"", behind: bytes = b""
+    tokenizer: Tokenizer, constraints: dict[str, Any], longest: int, before: bytes = b"", behind: bytes = b""
 ) -> Language | None:
-    """`before`, non-empty wanted text, and `behind`, in at most `longest` tokens; None if nothing is wanted.
+    """`before`, non-empty text that obeys the constraints, and `behind`, in at most `longest` tokens; None without any.
 
     Raises `ConstraintError`.
     """
-    found = build(tokenizer, around=(before, behind), **wanted, allow_empty=False) if wanted else None
+    found = build(tokenizer, around=(before, behind), **constraints, allow_empty=False) if constraints else None
     return None if found is None else Language(found, frozenset(found.lengths(longest)))
 
 
-def check_language(tokenizer: Tokenizer, wanted: dict[str, Any], shortest: int, longest: int) -> None:
-    """Raise `ConstraintError` if no wanted text has `shortest` to `longest` tokens; needs no model."""
-    language = language_of(tokenizer, wanted, longest)
+def check_language(tokenizer: Tokenizer, constraints: dict[str, Any], shortest: int, longest: int) -> None:
+    """Raise `ConstraintError` if no text that obeys has `shortest` to `longest` tokens; needs no model."""
+    language = language_of(tokenizer, constraints, longest)
     if language is None or any(length >= shortest for length in language.lengths):
         return
-    names, least = " with ".join(wanted), int(language.constraint.automaton.distance[0])
+    names, least = " with ".join(constraints), int(language.constraint.automaton.distance[0])
     sentence = f"The shortest text that {names} allows has {least} tokens; at most {longest} are allowed here."
     if least <= longest:
         sentence = f"{names} allows no text of exactly {longest} tokens."
-    raise ConstraintError(sentence, next(iter(wanted)))
+    raise ConstraintError(sentence, next(iter(constraints)))
 
 
 class Obeying:

@@ -31,7 +31,7 @@ from redraft.model.int4_experts import Int4Experts
 from redraft.model.layouts import PLAIN_DTYPES, Weight
 from redraft.model.names import DECODER, ENCODER, from_hugging_face, to_hugging_face
 from redraft.model.transformer import Transformer
-from redraft.outputs import arriving
+from redraft.outputs import staged_folder
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
@@ -185,7 +185,7 @@ def save_adapter(adapter: Adapter, folder: str | Path, *, base_model: str, dropo
             for stack in _stacks(part):
                 tensors[stack] = tensor.detach().to("cpu", copy=True).contiguous()
     config = _config(adapter, base_model, dropout)
-    with arriving(Path(folder), last=CONFIG) as work:
+    with staged_folder(Path(folder), last=CONFIG) as work:
         save_file(tensors, work / WEIGHTS, metadata={"format": "pt"})
         write_json(work / CONFIG, config)
 

@@ -33,10 +33,10 @@ class Checkpoint:
         self.folder, self.config = folder, read_config(folder)
         self._stored = read_headers(folder)
         self._open: tuple[Path, Any] | None = None
-        self.sees = vision and any(map(is_vision, self._stored))
+        self.has_vision = vision and any(map(is_vision, self._stored))
         """Whether it includes a vision tower."""
         attention = self.config.extra["text_config"].get("use_bidirectional_attention")
-        if self.sees and attention != "vision":
+        if self.has_vision and attention != "vision":
             raise CheckpointError(
                 f"{folder} has a vision tower, and its config.json sets use_bidirectional_attention to {attention!r}; "
                 "the parts of an image attend to each other, so it must be 'vision' (vision=False loads only the text "
@@ -55,7 +55,7 @@ class Checkpoint:
         """The model without its weights, on the device "meta"."""
         with torch.device("meta"):
             model = Transformer(self.config)
-            model.vision = VisionTower.of(self.config) if self.sees else None
+            model.vision = VisionTower.of(self.config) if self.has_vision else None
         return model
 
     @property
@@ -154,7 +154,7 @@ class Checkpoint:
             )
 
     def _may_be_left_out(self, name: str) -> bool:
-        return (is_vision(name) and not self.sees) or tied_to(name) is not None or name.endswith(IGNORED)
+        return (is_vision(name) and not self.has_vision) or tied_to(name) is not None or name.endswith(IGNORED)
 
     def _wanted(self, name: str) -> dict[str, tuple[int, ...] | None]:
         """The stored tensors that make up one of our weights, with their shapes; None for one number in any shape."""

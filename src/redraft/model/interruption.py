@@ -14,7 +14,7 @@ _check: ContextVar[Callable[[], None] | None] = ContextVar("check", default=None
 
 @contextmanager
 def interruptible(check: Callable[[], None]) -> Iterator[None]:
-    """Inside this context `give_way` calls `check`; an exception that it raises ends the work."""
+    """Inside this context `check_interrupted` calls `check`; an exception that it raises ends the work."""
     token = _check.set(check)
     try:
         yield
@@ -22,7 +22,7 @@ def interruptible(check: Callable[[], None]) -> Iterator[None]:
         _check.reset(token)
 
 
-def give_way() -> None:
+def check_interrupted() -> None:
     """Run the current check, if there is one.
 
     A `Transformer` calls this before every forward outside the engine, and other long work between its steps.
@@ -49,7 +49,7 @@ def handling(number: signal.Signals, handler: Callable[[int, FrameType | None], 
 
 
 @contextmanager
-def held_back(number: signal.Signals) -> Iterator[None]:
+def defer_signal(number: signal.Signals) -> Iterator[None]:
     """Inside, the first such signal waits for the end; a second one does not.
 
     Python only delivers signals to its main thread; in other threads nothing changes, nor where a signal has no handler

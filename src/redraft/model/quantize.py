@@ -23,7 +23,7 @@ from redraft.model.checkpoint import Checkpoint
 from redraft.model.files import INDEX_FILE
 from redraft.model.folders import CONFIG_FILE, copy_beside, read_json, write_json
 from redraft.model.names import EXPERTS, split_experts, to_hugging_face
-from redraft.outputs import arriving, check_new
+from redraft.outputs import check_new, staged_folder
 from redraft.quant.fp8 import quantize_fp8
 from redraft.quant.int4 import check_group, quantize_int4
 
@@ -88,7 +88,7 @@ def quantize_folder(
         raise CheckpointError(f"{source} is quantized already; quantize the bf16 weights.")
     for inputs in (checkpoint.config.hidden_size, checkpoint.config.moe_intermediate_size) if format == "int4" else ():
         check_group(inputs, group)
-    with arriving(target, last=CONFIG_FILE) as work:
+    with staged_folder(target, last=CONFIG_FILE) as work:
         sizes = _write_weights(checkpoint, work, format, group, max_shard_size, progress)
         _write_description(source, work, format, group)
     return {"format": format, "bytes": sum(sizes.values()), "bytes_by_format": sizes}

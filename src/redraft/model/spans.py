@@ -19,7 +19,7 @@ from redraft.cache.fp8 import key_unit
 from redraft.cache.paged import PagedKV
 from redraft.model.attention import causal_sight
 from redraft.model.transformer import Layer, Transformer
-from redraft.model.vision import Seen, overlay
+from redraft.model.vision import ImageEmbeddings, overlay
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,7 +36,7 @@ class Span:
     full: Sequence[int]
     sliding: Sequence[int]
     soft: Tensor | None = None
-    images: Sequence[Seen] = ()
+    images: Sequence[ImageEmbeddings] = ()
 
     @property
     def length(self) -> int:

@@ -29,11 +29,11 @@ from redraft.cache.slab import SlabCache
 from redraft.config import SLIDING, ModelConfig
 from redraft.errors import PromptError
 from redraft.model.attention import Attend, Attention, RMSNorm, causal_sight
-from redraft.model.interruption import give_way
+from redraft.model.interruption import check_interrupted
 from redraft.model.moe import Experts, GatedMLP, Router
 from redraft.model.rope import inverse_frequencies, rope_table
 from redraft.model.self_conditioning import SelfConditioning
-from redraft.model.vision import Seen, VisionTower, overlay
+from redraft.model.vision import ImageEmbeddings, VisionTower, overlay
 from redraft.text.images import Image
 
 RopeTables = dict[str, tuple[Tensor, Tensor]]
@@ -111,7 +111,7 @@ class Transformer(nn.Module):
         """[B,T] -> [B,T,D]."""
         return self.embedding(token_ids) * self.embedding_scale
 
-    def see(self, image: Image) -> Tensor:
+    def embed_image(self, image: Image) -> Tensor:
         """The embeddings [N,D] that replace an image's tokens in a prompt. Requires a vision tower."""
         assert self.vision is not None
         return self.vision(image.patches, image.rows, image.columns)
@@ -133,7 +133,7 @@ class Transformer(nn.Module):
         token_ids: Tensor,
         cache: KVCache,
         counts: list[int] | None = None,
-        images: Sequence[Sequence[Seen]] | None = None,
+        images: Sequence[Sequence[ImageEmbeddings]] | None = None,
     ) -> Tensor:
         """Run committed tokens [B,T] causally and append their keys and values; returns hidden states [B,T,D].
 
@@ -142,7 +142,7 @@ class Transformer(nn.Module):
         their embeddings replace the tokens, and the tokens of an image all see each other. Raises `PromptError` for
         ids outside the vocabulary and for more tokens than the cache holds.
         """
-        give_way()
+        check_interrupted()
         self._check_ids(token_ids)
         count, width = token_ids.shape
         counts = [width] * count if counts is None else counts
@@ -152,7 +152,9 @@ class Transformer(nn.Module):
         cache.advance(counts)
         return hidden
 
-    def _encode(self, token_ids: Tensor, cache: KVCache, counts: list[int], images: Sequence[Sequence[Seen]]) -> Tensor:
+    def _encode(
+        self, token_ids: Tensor, cache: KVCache, counts: list[int], images: Sequence[Sequence[ImageEmbeddings]]
+    ) -> Tensor:
         """`encode` for checked arguments; it does not change the cache's lengths."""
         assert isinstance(cache, SlabCache)
         width = token_ids.shape[1]
@@ -180,7 +182,7 @@ class Transformer(nn.Module):
         `soft` [B,L,D] is the result of `soft_embeddings` for the last step; None on a canvas' first step. `counts` are
         the canvases' own lengths: the rest is padding, which nothing sees and whose hidden states are meaningless.
         """
-        give_way()
+        check_interrupted()
         self._check_ids(canvas)
         return self._denoise(canvas, cache, soft, [canvas.shape[1]] * len(canvas) if counts is None else counts)
 
@@ -270,7 +272,7 @@ def _attend_causal(
     layer: int,
     row: int,
     window: int | None,
-    images: Sequence[Seen],
+    images: Sequence[ImageEmbeddings],
 ) -> Tensor:
     """One request's new tokens [N,T,H] over its cached past and themselves."""
     past_k, past_v, past = cache.cached(layer, row)

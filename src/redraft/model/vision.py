@@ -219,7 +219,7 @@ class VisionTower(nn.Module):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Seen:
+class ImageEmbeddings:
     """An image's embeddings [N,D] from the vision tower, for positions `start` .. `stop`."""
 
     start: int
@@ -235,7 +235,7 @@ class Seen:
         return range(self.start, self.stop)
 
 
-def overlay(x: Tensor, start: int, images: Sequence[Seen]) -> Tensor:
+def overlay(x: Tensor, start: int, images: Sequence[ImageEmbeddings]) -> Tensor:
     """Embeddings x [T,D] of positions from `start` on, with those of images put in place."""
     if not images:
         return x

@@ -32,7 +32,7 @@ from redraft.model.placement import machine_memory, resolve_device, resolve_dtyp
 from redraft.model.quantize import check_requantization
 from redraft.model.transformer import Transformer
 from redraft.model.vision import VisionTower
-from redraft.outputs import arriving
+from redraft.outputs import staged_folder
 
 _SHARD = re.compile(r"model(-\d{5}(-of-\d{5})?)?\.safetensors")
 
@@ -113,7 +113,7 @@ def save_model(model: Transformer, folder: str | Path, *, max_shard_size: int = 
         raise SettingError(f"max_shard_size is {max_shard_size}; it must be at least 1 byte.")
     tensors = {to_hugging_face(name): tensor for name, tensor in model.state_dict().items()}
     former = _weight_files(folder) if folder.exists() else set[str]()
-    with arriving(folder, last=CONFIG_FILE) as work:
+    with staged_folder(folder, last=CONFIG_FILE) as work:
         written = _write(model, tensors, work, max_shard_size)
         if SINGLE_FILE not in written:  # else it would be read instead of the shards, should moving them be interrupted
             (folder / SINGLE_FILE).unlink(missing_ok=True)
@@ -128,7 +128,7 @@ def save_model(model: Transformer, folder: str | Path, *, max_shard_size: int = 
 def _check_memory(checkpoint: Checkpoint, dtype: torch.dtype, int4_layers: int) -> None:
     """Raise `SettingError` for weights larger than this machine's memory: the system would kill the process."""
     config, room, name = checkpoint.config, machine_memory(), "bf16" if dtype == torch.bfloat16 else "fp32"
-    vision = bytes_in(vision_parts(config), name) if checkpoint.sees else 0
+    vision = bytes_in(vision_parts(config), name) if checkpoint.has_vision else 0
     needed, smallest = (cpu_bytes(config, name, count) + vision for count in (int4_layers, config.num_hidden_layers))
     if room is None or needed <= room:
         return

@@ -10,9 +10,9 @@ from typing import Any
 from redraft.engine.request import Finished
 from redraft.serve.answers import Answers, Call, Piece, Reply, new_replies, read_all
 from redraft.serve.http import dumps, event
-from redraft.serve.logs import told_fault
+from redraft.serve.logs import client_fault
 from redraft.serve.openai_common import extras
-from redraft.serve.planning import Plan, Planner, told_as
+from redraft.serve.planning import Plan, Planner, rename_fields
 from redraft.serve.shapes.messages import CountRequest, MessagesRequest
 from redraft.serve.splitting import Content, Reasoning
 from redraft.text.tokenizer import Tokenizer
@@ -21,14 +21,14 @@ from redraft.text.tokenizer import Tokenizer
 def count_tokens(planner: Planner, body: CountRequest) -> int:
     """Count the prompt tokens of a conversation, even one that is too long to be answered."""
     llm = planner.for_model(body.model).llm
-    with told_as(body.names):
+    with rename_fields(body.names):
         return len(llm.read_chat(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking))
 
 
 def plan_messages(planner: Planner, body: MessagesRequest) -> Plan:
     """Plan what a request asks for; raises before any compute."""
     planner = planner.for_model(body.model)
-    with told_as(body.names):
+    with rename_fields(body.names):
         return _planned(planner, body)
 
 
@@ -37,7 +37,7 @@ def _planned(planner: Planner, body: MessagesRequest) -> Plan:
     return planner.plan(
         [prompt],
         given=body.settings() | {"max_tokens": _bound(planner, body, len(prompt)), "stop": body.stop_sequences},
-        wanted=body.constraints()
+        constraints=body.constraints()
         | body.format_constraint()
         | {"thinking": body.wants_thinking}
         | body.tool_constraint(),
@@ -86,7 +86,7 @@ class MessageWriter:
                         yield _named(told)
             yield _named({"type": "message_stop"})
         except Exception as error:
-            yield _named(told_fault(self.request_id, error).anthropic(self.request_id))
+            yield _named(client_fault(self.request_id, error).anthropic(self.request_id))
 
     def _message(self, plan: Plan) -> dict[str, Any]:
         return {

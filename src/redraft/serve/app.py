@@ -13,11 +13,11 @@ import redraft
 from redraft.errors import EngineError, RedraftError
 from redraft.serve import plain_routes, routes, two_sided_routes
 from redraft.serve.faults import Fault, fault_of, stopping, validation_fault
-from redraft.serve.gate import Gate, fault_response, readable_elsewhere
+from redraft.serve.gate import Gate, fault_response, with_cors
 from redraft.serve.http import CLIENT_GONE, ClientGone
-from redraft.serve.logs import told_fault
+from redraft.serve.logs import client_fault
 from redraft.serve.openapi import Document
-from redraft.serve.service import DOORS, Door, Service
+from redraft.serve.service import POOLS, Pool, Service
 
 _ROUTERS = (routes.router, two_sided_routes.router, plain_routes.router)
 
@@ -39,13 +39,13 @@ def create_app(service: Service) -> ASGIApp:
     app.add_exception_handler(Exception, _fault)
     app.add_exception_handler(HTTPException, _http)
     # The gate's own errors can be read elsewhere too.
-    return readable_elsewhere(Gate(app, service, _doors()), service.settings.origins)
+    return with_cors(Gate(app, service, _pools()), service.settings.origins)
 
 
-def _doors() -> dict[str, Door]:
-    """Map each path that has a door to it; the door is the tag of its route."""
+def _pools() -> dict[str, Pool]:
+    """Map each path that belongs to a pool to it; the pool is the tag of its route."""
     found = [route for router in _ROUTERS for route in router.routes if isinstance(route, APIRoute)]
-    return {route.path: door for route in found for door in DOORS if door in route.tags}
+    return {route.path: pool for route in found for pool in POOLS if pool in route.tags}
 
 
 async def _fault(request: Request, error: Exception) -> Response:
@@ -53,7 +53,7 @@ async def _fault(request: Request, error: Exception) -> Response:
     if isinstance(error, EngineError) and request.app.state.service.phase == "stopping":
         return _respond(request, stopping())
     if isinstance(error, RedraftError):
-        return _respond(request, told_fault(request.state.visit.id, error))
+        return _respond(request, client_fault(request.state.context.id, error))
     return _respond(request, fault_of(error))  # the gate logs it
 
 
@@ -80,4 +80,4 @@ async def _http(request: Request, error: Exception) -> Response:
 
 def _respond(request: Request, fault: Fault) -> Response:
     request.app.state.service.count_refusal(fault)
-    return fault_response(fault, request.url.path, request.state.visit.id)
+    return fault_response(fault, request.url.path, request.state.context.id)

@@ -15,7 +15,7 @@ from redraft.serve.body import read_body
 from redraft.serve.faults import Fault, fault_of
 from redraft.serve.http import CLIENT_GONE, ClientGone, Json
 from redraft.serve.logs import log_failure, log_request
-from redraft.serve.service import Door, Service
+from redraft.serve.service import Pool, Service
 
 OPEN_PATHS = ("/", "/health", "/ready", "/openapi.json")
 """Paths that need no key; the page asks for one itself."""
@@ -24,9 +24,9 @@ OPEN_PATHS = ("/", "/health", "/ready", "/openapi.json")
 class Gate:
     """ASGI middleware around the whole application."""
 
-    def __init__(self, app: ASGIApp, service: Service, doors: Mapping[str, Door]) -> None:
-        """`doors` says, for each path that takes a body, which open requests it counts among."""
-        self._app, self._service, self._doors = app, service, doors
+    def __init__(self, app: ASGIApp, service: Service, pools: Mapping[str, Pool]) -> None:
+        """`pools` says, for each path that takes a body, in which pool of open requests it counts."""
+        self._app, self._service, self._pools = app, service, pools
         self._keys = Keys(service.settings.keys)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -37,39 +37,39 @@ class Gate:
         method = scope["method"]
         if method == "HEAD":  # handled as GET; the server leaves the body out when it writes to the socket
             scope = {**scope, "method": "GET"}
-        visit = _Visit(scope, receive, send)
-        scope.setdefault("state", {})["visit"] = visit
+        context = _RequestContext(scope, receive, send)
+        scope.setdefault("state", {})["context"] = context
         try:
-            await self._enter(visit, scope)
+            await self._enter(context, scope)
         except ClientGone:
-            visit.status = CLIENT_GONE
+            context.status = CLIENT_GONE
         except Fault as fault:
             self._service.count_refusal(fault)
-            await visit.answer(fault)
+            await context.answer(fault)
         except Exception as error:
-            log_failure(visit.id, error)
-            await visit.answer(fault_of(error))
+            log_failure(context.id, error)
+            await context.answer(fault_of(error))
         finally:
-            self._tell(visit, scope, method)
+            self._record(context, scope, method)
 
-    async def _enter(self, visit: _Visit, scope: Scope) -> None:
+    async def _enter(self, context: _RequestContext, scope: Scope) -> None:
         path = scope["path"]
-        self._check_host(visit.headers)
-        if path not in OPEN_PATHS and scope["method"] != "OPTIONS" and not self._keys.accept(visit.headers):
+        self._check_host(context.headers)
+        if path not in OPEN_PATHS and scope["method"] != "OPTIONS" and not self._keys.accept(context.headers):
             raise Fault(
                 401, "The API key is missing or wrong.", code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"}
             )
-        door = self._doors.get(path)
-        if door is None or scope["method"] != "POST":
-            await self._answer(visit, scope, keep=False)
+        pool = self._pools.get(path)
+        if pool is None or scope["method"] != "POST":
+            await self._answer(context, scope, keep=False)
             return
-        async with self._service.place(door):
-            await self._answer(visit, scope, keep=True)
+        async with self._service.admit(pool):
+            await self._answer(context, scope, keep=True)
 
-    async def _answer(self, visit: _Visit, scope: Scope, *, keep: bool) -> None:
-        """Read the body, then answer; `keep` the body only for requests that have a place."""
-        await self._service.unless_over(visit.read(self._service.settings.max_body, keep=keep))
-        await self._app(scope, visit.receive, visit.send)
+    async def _answer(self, context: _RequestContext, scope: Scope, *, keep: bool) -> None:
+        """Read the body, then answer; `keep` the body only for requests that a pool has admitted."""
+        await self._service.until_shutdown(context.read(self._service.settings.max_body, keep=keep))
+        await self._app(scope, context.receive, context.send)
 
     def _check_host(self, headers: dict[bytes, bytes]) -> None:
         """Check the Host header: without keys, any web site could reach a local server by DNS rebinding."""
@@ -80,20 +80,20 @@ class Gate:
         if host_name(headers.get(b"host", b"localhost").decode("latin-1")) not in names:
             raise Fault(403, f"This server answers to {', '.join(names)} only.", code="wrong_host")
 
-    def _tell(self, visit: _Visit, scope: Scope, method: str) -> None:
-        if visit.gone:
-            visit.status = CLIENT_GONE
+    def _record(self, context: _RequestContext, scope: Scope, method: str) -> None:
+        if context.gone:
+            context.status = CLIENT_GONE
             self._service.metrics.cancelled.inc()
         # Only existing paths become labels, since clients can make up any others.
-        known = scope["path"] if scope["path"] in (*OPEN_PATHS, *self._doors) else "other"
+        known = scope["path"] if scope["path"] in (*OPEN_PATHS, *self._pools) else "other"
         endpoint = getattr(scope.get("route"), "path", known)
-        self._service.metrics.requests.labels(endpoint, str(visit.status)).inc()
-        self._service.metrics.seconds.labels(endpoint).observe(visit.seconds)
-        log_request(visit.id, method, scope["path"], visit.status, visit.seconds, visit.facts)
+        self._service.metrics.requests.labels(endpoint, str(context.status)).inc()
+        self._service.metrics.seconds.labels(endpoint).observe(context.seconds)
+        log_request(context.id, method, scope["path"], context.status, context.seconds, context.facts)
 
 
-class _Visit:
-    """One request as it passes through."""
+class _RequestContext:
+    """What is known of one request: its id, body, status and the facts of its log line."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
@@ -157,7 +157,7 @@ def with_id(message: Message, id: str) -> Message:
     return {**message, "headers": [*message.get("headers", ()), *own]}
 
 
-def readable_elsewhere(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
+def with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
     """Let pages of other web `origins` read what `app` answers (CORS)."""
     if not origins:
         return app

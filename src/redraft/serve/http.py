@@ -112,7 +112,7 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def unless_gone(request: HttpRequest, work: Awaitable[T]) -> T:
+async def until_disconnect(request: HttpRequest, work: Awaitable[T]) -> T:
     """Await `work`, after the request body was read; cancel it and raise `ClientGone` if the client goes away."""
     working = asyncio.ensure_future(work)
     leaving = asyncio.create_task(_disconnected(request.receive))

@@ -53,7 +53,7 @@ def log_request(request_id: str, method: str, path: str, status: int, seconds: f
     )
 
 
-def told_fault(request_id: str, error: Exception) -> Fault:
+def client_fault(request_id: str, error: Exception) -> Fault:
     """Return what the client is told about an error; log what it is not told."""
     fault = fault_of(error)
     if fault.status >= 500 and not isinstance(error, Fault):

@@ -11,9 +11,9 @@ from typing import Any
 from redraft.engine.request import Finished
 from redraft.serve.answers import Answers, Call, Piece, Reply, new_replies, read_all
 from redraft.serve.http import dumps, event
-from redraft.serve.logs import told_fault
+from redraft.serve.logs import client_fault
 from redraft.serve.openai_common import chat_logprobs, extras, finish_reason, finished, usage
-from redraft.serve.planning import Plan, Planner, told_as
+from redraft.serve.planning import Plan, Planner, rename_fields
 from redraft.serve.shapes.chat import ChatRequest
 from redraft.serve.splitting import Content, Reasoning
 from redraft.text.tokenizer import Tokenizer
@@ -22,7 +22,7 @@ from redraft.text.tokenizer import Tokenizer
 def plan_chat(planner: Planner, body: ChatRequest, *, drafts: bool = False) -> Plan:
     """Plan what a chat request asks for, with or without its drafts; raises before any compute."""
     planner = planner.for_model(body.model)
-    with told_as(body.names):
+    with rename_fields(body.names):
         return _planned(planner, body, drafts)
 
 
@@ -33,11 +33,11 @@ def _planned(planner: Planner, body: ChatRequest, drafts: bool) -> Plan:
         "stop": body.stop,
         "logprobs": (body.top_logprobs or 0) if body.logprobs else None,
     }
-    wanted = body.constraints() | body.tool_constraint() | body.format_constraint()
+    constraints = body.constraints() | body.tool_constraint() | body.format_constraint()
     return planner.plan(
         [prompt],
         given=given,
-        wanted=wanted | {"thinking": body.wants_thinking},
+        constraints=constraints | {"thinking": body.wants_thinking},
         n=body.n or 1,
         seed=body.seed,
         temperature=body.temperature,
@@ -79,7 +79,7 @@ class ChatWriter:
                 yield event(self._envelope("chat.completion.chunk") | last)
             yield event("[DONE]")
         except Exception as error:
-            yield event(told_fault(self.request_id, error).openai())
+            yield event(client_fault(self.request_id, error).openai())
 
     def _envelope(self, kind: str) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.body.model,

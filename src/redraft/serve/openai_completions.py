@@ -18,7 +18,7 @@ from redraft.filling.api import fill_settings, longest_filling
 from redraft.filling.result import FillResult
 from redraft.serve.answers import Answers
 from redraft.serve.http import event
-from redraft.serve.logs import told_fault
+from redraft.serve.logs import client_fault
 from redraft.serve.openai_common import completion_logprobs, extras, finish_reason, usage, usage_of
 from redraft.serve.planning import Plan, Planner
 from redraft.serve.service import Service
@@ -36,7 +36,7 @@ def plan_completion(planner: Planner, body: CompletionRequest) -> Plan:
     return planner.plan(
         prompts,
         given=body.settings() | {"max_tokens": body.max_tokens, "stop": body.stop, "logprobs": body.logprobs},
-        wanted=body.constraints(),
+        constraints=body.constraints(),
         n=body.n or 1,
         seed=body.seed,
         temperature=body.temperature,
@@ -88,7 +88,7 @@ class CompletionWriter:
                 yield event(self._envelope() | last)
             yield event("[DONE]")
         except Exception as error:
-            yield event(told_fault(self.request_id, error).openai())
+            yield event(client_fault(self.request_id, error).openai())
 
     async def filled(self, service: Service, size: int) -> dict[str, Any]:
         """Return the body of a filled hole, for a request of `size` bytes; `Service.work` runs the filling."""

@@ -12,9 +12,9 @@ from typing import Any
 from redraft.engine.request import Finished
 from redraft.serve.answers import Answers, Call, Piece, Reply, new_replies, read_all
 from redraft.serve.http import dumps, event
-from redraft.serve.logs import told_fault
+from redraft.serve.logs import client_fault
 from redraft.serve.openai_common import extras, token_logprobs
-from redraft.serve.planning import Plan, Planner, told_as
+from redraft.serve.planning import Plan, Planner, rename_fields
 from redraft.serve.shapes.responses import ResponsesRequest
 from redraft.serve.splitting import Content, Reasoning
 from redraft.text.tokenizer import Tokenizer
@@ -26,12 +26,12 @@ def plan_response(planner: Planner, body: ResponsesRequest) -> Plan:
     """Plan what a request asks for; raises before any compute."""
     planner = planner.for_model(body.model)
     form = body.format_constraint()
-    with told_as(body.names):
+    with rename_fields(body.names):
         prompt = planner.read_chat(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking)
         return planner.plan(
             [prompt],
             given=body.settings() | {"max_tokens": body.max_output_tokens, "logprobs": body.logprobs},
-            wanted=body.constraints() | body.tool_constraint() | form | {"thinking": body.wants_thinking},
+            constraints=body.constraints() | body.tool_constraint() | form | {"thinking": body.wants_thinking},
             seed=body.seed,
             temperature=body.temperature,
             timeout=body.timeout,
@@ -77,7 +77,7 @@ class ResponseWriter:
             response = self._ended(reply, answers.plan, output.items)
             yield told({"type": f"response.{response['status']}", "response": response})
         except Exception as error:
-            fault = told_fault(self.request_id, error)
+            fault = client_fault(self.request_id, error)
             failure = {"code": "server_error", "message": fault.message}
             response = self._response("failed", output.items) | {"error": failure}
             yield told({"type": "response.failed", "response": response})

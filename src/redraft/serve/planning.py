@@ -94,7 +94,7 @@ class Planner:
         prompts: Sequence[EncodedPrompt],
         *,
         given: Mapping[str, Any],
-        wanted: Mapping[str, Any],
+        constraints: Mapping[str, Any],
         n: int = 1,
         seed: int | None = None,
         temperature: float | None = None,
@@ -103,11 +103,11 @@ class Planner:
     ) -> Plan:
         """Plan `n` answers to each prompt. Without a seed, every answer gets its own.
 
-        `given` holds fields of `GenerationSettings` and `preset`; `wanted` holds arguments of
+        `given` holds fields of `GenerationSettings` and `preset`; `constraints` holds arguments of
         `redraft.constraints.build`.
         """
         settings = {name: value for name, value in given.items() if value is not None}
-        asked = {name: value for name, value in wanted.items() if value is not None}
+        asked = {name: value for name, value in constraints.items() if value is not None}
         limit = self.settings.limit(timeout)
         common = settings | asked | self.temperatures(settings, temperature) | {"timeout": limit, "drafts": drafts}
         requests: list[Request] = []
@@ -144,8 +144,8 @@ class Planner:
 
 
 @contextmanager
-def told_as(names: Callable[[], Mapping[str, str]]) -> Iterator[None]:
-    """Translate the place that an error raised inside blames, and begins with, to where a request has it.
+def rename_fields(names: Callable[[], Mapping[str, str]]) -> Iterator[None]:
+    """Rename the field of errors raised inside, also at the start of their message, to what the request calls it.
 
     `names` returns the request's own names of fields, or of places inside them such as `messages[1].content`; the
     longest that fits counts.

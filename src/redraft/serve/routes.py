@@ -10,12 +10,12 @@ from fastapi import APIRouter, Request, Response
 from redraft.serve.answers import Answers
 from redraft.serve.anthropic_messages import MessageWriter, plan_messages
 from redraft.serve.drafts import draft_events
-from redraft.serve.http import EventStream, Json, JsonRoute, unless_gone
+from redraft.serve.http import EventStream, Json, JsonRoute, until_disconnect
 from redraft.serve.openai_chat import ChatWriter, plan_chat
 from redraft.serve.openai_completions import CompletionWriter, plan_completion
 from redraft.serve.openai_responses import ResponseWriter, plan_response
 from redraft.serve.planning import Plan
-from redraft.serve.service import Service, fingerprint, service_of, weight
+from redraft.serve.service import Service, fingerprint, request_cost, service_of
 from redraft.serve.shapes.chat import ChatRequest
 from redraft.serve.shapes.completions import CompletionRequest
 from redraft.serve.shapes.messages import MessagesRequest
@@ -34,7 +34,7 @@ async def chat_completions(request: Request, body: ChatRequest) -> Response:
     writer = ChatWriter(body, service.llm.tokenizer, fingerprint(service), _id(request))
     if body.stream:
         return _stream(service, answers, writer.chunks(answers))
-    return Json(await unless_gone(request, writer.whole(answers)))
+    return Json(await until_disconnect(request, writer.whole(answers)))
 
 
 @router.post("/v1/responses")
@@ -45,7 +45,7 @@ async def responses(request: Request, body: ResponsesRequest) -> Response:
     writer = ResponseWriter(body, service.llm.tokenizer, _id(request))
     if body.stream:
         return _stream(service, answers, writer.events(answers))
-    return Json(await unless_gone(request, writer.whole(answers)))
+    return Json(await until_disconnect(request, writer.whole(answers)))
 
 
 @router.post("/v1/completions")
@@ -58,7 +58,7 @@ async def completions(request: Request, body: CompletionRequest) -> Response:
     answers = await _begin(request, body, partial(plan_completion, service.planner, body), body.user)
     if body.stream:
         return _stream(service, answers, writer.chunks(answers))
-    return Json(await unless_gone(request, writer.whole(answers)))
+    return Json(await until_disconnect(request, writer.whole(answers)))
 
 
 @router.post("/v1/messages")
@@ -70,7 +70,7 @@ async def messages(request: Request, body: MessagesRequest) -> Response:
     writer = MessageWriter(body, service.llm.tokenizer, _id(request))
     if body.stream:
         return _stream(service, answers, writer.events(answers))
-    return Json(await unless_gone(request, writer.whole(answers)))
+    return Json(await until_disconnect(request, writer.whole(answers)))
 
 
 @router.post("/v1/drafts")
@@ -85,15 +85,15 @@ async def drafts(request: Request, body: DraftsRequest) -> Response:
 
 async def _begin(request: Request, body: _Body, plan: Callable[[], Plan], user: str | None) -> Answers:
     """Plan, and hand the plan to the engine; note the user for the log."""
-    facts = request.state.visit.facts
+    facts = request.state.context.facts
     facts |= _asker(user)
-    begun = service_of(request).begin(plan, body.timeout, size=weight(request, body), facts=facts)
-    return await unless_gone(request, begun)
+    begun = service_of(request).begin(plan, body.timeout, size=request_cost(request, body), facts=facts)
+    return await until_disconnect(request, begun)
 
 
 def _id(request: Request) -> str:
     """The id by which the client and the log know this request."""
-    return request.state.visit.id
+    return request.state.context.id
 
 
 def _stream(service: Service, answers: Answers, events: AsyncGenerator[str]) -> Response:
@@ -105,9 +105,9 @@ def _asker(user: str | None) -> dict[str, str]:
 
 
 async def _fill(request: Request, service: Service, body: CompletionRequest, writer: CompletionWriter) -> Response:
-    facts = request.state.visit.facts
+    facts = request.state.context.facts
     facts |= _asker(body.user)
-    whole = await unless_gone(request, writer.filled(service, request.state.visit.size))
+    whole = await until_disconnect(request, writer.filled(service, request.state.context.size))
     if service.settings.log_prompts:
         facts |= {"prompts": [body.prompt, body.suffix], "texts": [choice["text"] for choice in whole["choices"]]}
     return EventStream(writer.filled_chunks(whole)) if body.stream else Json(whole)

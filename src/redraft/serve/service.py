@@ -21,7 +21,7 @@ from redraft.errors import EngineError
 from redraft.llm import LLM
 from redraft.serve.answers import Answers
 from redraft.serve.faults import Fault, busy, loading, stopping, timed_out
-from redraft.serve.http import unless_gone
+from redraft.serve.http import until_disconnect
 from redraft.serve.metrics import Metrics
 from redraft.serve.planning import Plan, Planner
 from redraft.serve.settings import ServeSettings
@@ -32,9 +32,9 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Phase = Literal["loading", "ready", "stopping"]
-Door = Literal["answers", "tokens"]
+Pool = Literal["answers", "tokens"]
 """Requests that need the model, and those that only tokenize text; the tag of their route says which."""
-DOORS: tuple[Door, ...] = get_args(Door)
+POOLS: tuple[Pool, ...] = get_args(Pool)
 LINGER_SECONDS = 0.5
 """Minimum time for which a server that was told to stop keeps answering."""
 
@@ -46,7 +46,7 @@ class Service:
         self.settings = settings
         self.phase: Phase = "loading"
         self.metrics = Metrics(self._engine_stats)
-        self._places: Counter[Door] = Counter()
+        self._open_requests: Counter[Pool] = Counter()
         self.threads = Threads()
         self._end: float | None = None
         self._limits: set[asyncio.Timeout] = set()
@@ -94,7 +94,7 @@ class Service:
         loop = asyncio.get_running_loop()
         # Clients that could not yet know about the stop get an answer too, a 503.
         noticed, deadline = loop.time() + min(LINGER_SECONDS, grace), loop.time() + grace
-        while loop.time() < noticed or (self._places.total() and loop.time() < deadline):
+        while loop.time() < noticed or (self._open_requests.total() and loop.time() < deadline):
             await asyncio.sleep(0.02)
         self._end_reading(loop.time())
         if self._warming is not None:
@@ -109,26 +109,26 @@ class Service:
         return self.threads.busy or (engine is not None and engine.alive)
 
     def _end_reading(self, now: float) -> None:
-        """Make every wait in `unless_over`, now or later, end with the error that the server is stopping."""
+        """Make every wait in `until_shutdown`, now or later, end with the error that the server is stopping."""
         self._end = now
         limits, self._limits = self._limits, set()
         for limit in limits:
             limit.reschedule(now)
 
     @asynccontextmanager
-    async def place(self, door: Door) -> AsyncIterator[None]:
-        """Take a place among the open requests of this kind; raises a `Fault` if there is none."""
+    async def admit(self, pool: Pool) -> AsyncIterator[None]:
+        """Admit a request to its pool while the context is open; raises a `Fault` if the pool is full."""
         if self.phase == "stopping":
             raise stopping()
         if self.phase == "loading":
             raise loading()
-        if self._places[door] >= self.settings.max_open:
-            raise busy(f"{self._places[door]} requests are open, as many as this server takes; try again later.")
-        self._places[door] += 1
+        if self._open_requests[pool] >= self.settings.max_open:
+            raise busy(f"{self._open_requests[pool]} requests are open, as many as this server takes; try again later.")
+        self._open_requests[pool] += 1
         try:
             yield
         finally:
-            self._places[door] -= 1
+            self._open_requests[pool] -= 1
 
     @property
     def healthy(self) -> bool:
@@ -197,10 +197,10 @@ class Service:
         return await _within(self.settings.timeout, checked())
 
     async def read(self, function: Callable[[], T], size: int) -> T:
-        """Call `function`, which reads a request of `size` bytes, in a thread; raises a `Fault` like `unless_over`."""
-        return await self.unless_over(self.threads.read(function, size))
+        """Call `function`, which reads a request of `size` bytes, in a thread; raises as `until_shutdown` does."""
+        return await self.until_shutdown(self.threads.read(function, size))
 
-    async def unless_over(self, work: Awaitable[T]) -> T:
+    async def until_shutdown(self, work: Awaitable[T]) -> T:
         """Await `work`; cancel it and raise a `Fault` once the server is stopping and the grace period is over."""
         limit = asyncio.timeout_at(self._end)
         self._limits.add(limit)
@@ -236,17 +236,17 @@ def service_of(request: Request) -> Service:
     return request.app.state.service
 
 
-def weight(request: Request, body: object) -> int:
+def request_cost(request: Request, body: object) -> int:
     """The bytes of a request, for `Threads.read`. One with images counts as large, since images unpack to any size."""
-    size = request.state.visit.size
+    size = request.state.context.size
     return max(size, LARGE) if hold_images(getattr(body, "messages", getattr(body, "input", None))) else size
 
 
 async def read(request: Request, body: object, function: Callable[[], T]) -> T:
     """Call `function`, which reads a request's body, in a thread, until its client leaves or it times out."""
     service = service_of(request)
-    reading = service.read(function, weight(request, body))
-    return await unless_gone(request, _within(service.settings.timeout, reading))
+    reading = service.read(function, request_cost(request, body))
+    return await until_disconnect(request, _within(service.settings.timeout, reading))
 
 
 def fingerprint(service: Service) -> str:

@@ -13,9 +13,9 @@ from redraft.deciding.asking import read_question, split_questions
 from redraft.deciding.form import Form
 from redraft.editing.following import NextEdit
 from redraft.errors import about
-from redraft.serve.http import Json, JsonRoute, unless_gone
-from redraft.serve.planning import Planner, told_as
-from redraft.serve.service import service_of, weight
+from redraft.serve.http import Json, JsonRoute, until_disconnect
+from redraft.serve.planning import Planner, rename_fields
+from redraft.serve.service import request_cost, service_of
 from redraft.serve.shapes.two_sided import DecisionRequest, EditRequest, FillRequest, NextEditRequest
 from redraft.text.pieces import split_pieces
 
@@ -28,7 +28,7 @@ async def fill(request: Request, body: FillRequest) -> Response:
     planner = _planner(request, body.model)
     given = {"max_tokens": body.max_tokens, "length": body.length, "seed": body.seed}
     text = (body.text,) if body.text is not None else (body.prefix, body.suffix)
-    work = functools.partial(planner.llm.fill, *text, **body.wanted(), **_given(given))
+    work = functools.partial(planner.llm.fill, *text, **body.keywords(), **_given(given))
     with about(None if body.text is None else "text"):
         pieces = split_pieces(*text)  # type: ignore[arg-type]
     texts = {"text": "".join(pieces)} if body.text is not None else {"prefix": pieces[0], "suffix": pieces[1]}
@@ -40,7 +40,7 @@ async def fill(request: Request, body: FillRequest) -> Response:
 async def edits(request: Request, body: EditRequest) -> Response:
     """Change a span of a text as an instruction says, or repair it; everything else comes back byte for byte."""
     planner = _planner(request, body.model)
-    given = {"max_tokens": body.max_tokens, "seed": body.seed, "strength": body.strength} | body.wanted()
+    given = {"max_tokens": body.max_tokens, "seed": body.seed, "strength": body.strength} | body.keywords()
     start, end = body.span
     work = functools.partial(planner.llm.edit, body.text, (start, end), body.instruction, **_given(given))
     check = functools.partial(planner.check_text, _given({"text": body.text, "instruction": body.instruction}))
@@ -88,11 +88,11 @@ _Body = FillRequest | EditRequest | NextEditRequest | DecisionRequest
 
 async def _run(request: Request, body: _Body, check: Callable[[], None], work: Callable[[], Any]) -> Response:
     service = service_of(request)
-    result = await unless_gone(request, service.work(check, work, size=weight(request, body)))
+    result = await until_disconnect(request, service.work(check, work, size=request_cost(request, body)))
     several = isinstance(result, list)
     content = {"decisions": [one.to_dict() for one in result]} if several else result.to_dict()
     if service.settings.log_prompts:
-        request.state.visit.facts |= {"asked": body.model_dump(exclude_unset=True), "answered": content}
+        request.state.context.facts |= {"asked": body.model_dump(exclude_unset=True), "answered": content}
     return Json({"model": body.model} | content)
 
 
@@ -107,7 +107,7 @@ def _check_questions(planner: Planner, body: DecisionRequest, asked: Any) -> Non
         names: dict[str, str] = {}
         if body.messages is None:
             names = {name: place for name in ("question", "messages", "messages[0].content")}
-        with told_as(lambda names=names: names), about("messages"):
+        with rename_fields(lambda names=names: names), about("messages"):
             read = read_question(planner.llm, question, form, options.get("tools"))
         planner.checked(read)
 

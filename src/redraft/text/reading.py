@@ -19,8 +19,8 @@ Message = Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sight:
-    """How a model that sees images reads them.
+class VisionSettings:
+    """How a model with a vision tower reads images.
 
     marks    the token ids around an image (`ModelConfig.image_marks`)
     context  the most tokens a prompt may have
@@ -33,11 +33,11 @@ class Sight:
 
 @dataclass(frozen=True, slots=True)
 class PromptReader:
-    """Reads prompts for one model; `sight` is None for a model without vision."""
+    """Reads prompts for one model; `vision_settings` is None for a model without vision."""
 
     tokenizer: Tokenizer
     template: ChatTemplate | None
-    sight: Sight | None = None
+    vision_settings: VisionSettings | None = None
 
     def prompt(self, prompt: Any, *, raw: bool = False, **chat: Any) -> EncodedPrompt:
         """See `LLM.generate`; `chat` are settings of `chat`, for a text or messages that become a chat.
@@ -74,7 +74,7 @@ class PromptReader:
             messages, begun = messages[:-1], _words_of(messages)
             if thinking:
                 raise SettingError("The answer has already begun, so the model cannot think before it.", "thinking")
-        told, images = take_images(messages, *self._eyes)
+        told, images = take_images(messages, *self._image_limits)
         ids = encode_chat(
             self.template, self.tokenizer, list(told), tools=tools or None, begun=begun, enable_thinking=thinking
         )
@@ -82,16 +82,22 @@ class PromptReader:
             raise PromptError(
                 "This model's chat template lets the model think here, so its answer cannot be begun for it."
             )
-        read = EncodedPrompt(tuple(ids)) if self.sight is None else place_images(ids, images, self.sight.marks)
+        read = (
+            EncodedPrompt(tuple(ids))
+            if self.vision_settings is None
+            else place_images(ids, images, self.vision_settings.marks)
+        )
         return replace(read, begun=bool(begun), chat=True)
 
     def decoded(self, messages: Sequence[Message]) -> Sequence[Message]:
         """The same conversation with images that are not decoded again; see `placing.decoded_images`."""
-        return decoded_images(messages, *self._eyes)
+        return decoded_images(messages, *self._image_limits)
 
     @property
-    def _eyes(self) -> tuple[Grid | None, int | None]:
-        return (None, None) if self.sight is None else (self.sight.grid, self.sight.context)
+    def _image_limits(self) -> tuple[Grid | None, int | None]:
+        return (
+            (None, None) if self.vision_settings is None else (self.vision_settings.grid, self.vision_settings.context)
+        )
 
     def _text(self, text: str, raw: bool, **chat: Any) -> EncodedPrompt:
         if not text:

@@ -106,7 +106,7 @@ def test_marginals_of_a_real_automaton() -> None:
     canvas = constraint("(ab|ba){2,5}a?", SPELLED, {1: 4}).begin().canvas(9, 8)
     free = canvas.free(9, torch.device("cpu"))
     given = (3 * normal(9, len(SPELLED)))[free]
-    plain, ours = canvas._plainly(given.clone()), canvas._on_device(given.clone())
+    plain, ours = canvas._restrict_linear(given.clone()), canvas._on_device(given.clone())
     assert plain is not None
     assert torch.equal(ours.argmax, plain.argmax)
     torch.testing.assert_close(ours.probabilities, plain.probabilities, atol=1e-5, rtol=0)

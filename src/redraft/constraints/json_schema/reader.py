@@ -36,12 +36,12 @@ from redraft.constraints.json_schema.references import Document
 from redraft.constraints.json_schema.shapes import (
     ANYTHING,
     Array,
+    Evaluated,
     Node,
     Number,
     Object,
     Raw,
     Rest,
-    Seen,
     Shape,
     Some,
     String,
@@ -256,18 +256,20 @@ class Reader:
     def _rest_obeys(self, shape: Shape, kind: type, schema: Raw) -> Shape | None:
         """The shape with a schema for all members or items not mentioned so far; None if nothing obeys it."""
         if schema is True:
-            return replace(shape, seen=Seen(everything=True)) if isinstance(shape, _KINDS[kind]) else shape
+            return replace(shape, evaluated=Evaluated(everything=True)) if isinstance(shape, _KINDS[kind]) else shape
         if isinstance(shape, Values):  # what was said about their parts is not known
             values = tuple(value for value in shape.values if not isinstance(value, kind) or not value)
             return Values(values) if values else None
-        if isinstance(shape, Object) and kind is Mapping and not shape.seen.everything:
-            names = tuple((name, ()) for name in sorted(shape.seen.names))
-            rest = Rest(patterns=tuple((pattern, True) for pattern in sorted(shape.seen.patterns)), extra=schema)
-            return self._meet_objects(shape, Object(properties=names, rests=(rest,), seen=Seen(everything=True)))
-        if isinstance(shape, Array) and kind is list and not shape.seen.everything:
-            prefix: tuple[Node, ...] = ((),) * shape.seen.items
-            others: Raw = {"anyOf": [schema, *shape.seen.contained]} if shape.seen.contained else schema
-            return meet_arrays(shape, Array(prefix=prefix, items=(others,), seen=Seen(everything=True)))
+        if isinstance(shape, Object) and kind is Mapping and not shape.evaluated.everything:
+            names = tuple((name, ()) for name in sorted(shape.evaluated.names))
+            rest = Rest(patterns=tuple((pattern, True) for pattern in sorted(shape.evaluated.patterns)), extra=schema)
+            return self._meet_objects(
+                shape, Object(properties=names, rests=(rest,), evaluated=Evaluated(everything=True))
+            )
+        if isinstance(shape, Array) and kind is list and not shape.evaluated.everything:
+            prefix: tuple[Node, ...] = ((),) * shape.evaluated.items
+            others: Raw = {"anyOf": [schema, *shape.evaluated.contained]} if shape.evaluated.contained else schema
+            return meet_arrays(shape, Array(prefix=prefix, items=(others,), evaluated=Evaluated(everything=True)))
         return shape
 
     def _checked(self, keyword: str, before: list[Shape], after: list[Shape]) -> list[Shape]:
@@ -337,9 +339,9 @@ class Reader:
         prefix, items, everything = items_of(raw)
         contained, fewest, highest = contains_of(raw)
         also = "contains" in raw and self._document.draft >= CONTAINED_SINCE
-        seen = Seen(items=len(prefix), contained=(contained,) if also else (), everything=everything)
+        evaluated = Evaluated(items=len(prefix), contained=(contained,) if also else (), everything=everything)
         rest = () if items is True else (items,)
-        array = Array(prefix=tuple(distinct((schema,)) for schema in prefix), items=rest, seen=seen,
+        array = Array(prefix=tuple(distinct((schema,)) for schema in prefix), items=rest, evaluated=evaluated,
                       least=count(raw, "minItems") or 0, most=count(raw, "maxItems"),
                       unique=flag_of(raw, "uniqueItems"))  # fmt: skip
         some = [Some(node=(contained,), least=fewest, most=highest), *([raw[SOME]] if SOME in raw else [])]
@@ -360,7 +362,7 @@ class Reader:
             rests=() if extra is True and not patterns else (rest,), names=names,
             absent=frozenset(raw.get(ABSENT, ())), least=count(raw, "minProperties") or 0,
             most=count(raw, "maxProperties"),
-            seen=Seen(names=frozenset(properties), patterns=frozenset(patterns), everything=everything),
+            evaluated=Evaluated(names=frozenset(properties), patterns=frozenset(patterns), everything=everything),
         )  # fmt: skip
         return [shape] if _possible(shape) else []
 
@@ -404,7 +406,7 @@ class Reader:
             properties=tuple((name, distinct(self.node_of(a, name) + self.node_of(b, name))) for name in names),
             required=tuple(dict.fromkeys(a.required + b.required)), rests=_distinct_rests(a.rests + b.rests),
             names=a.names + b.names, absent=a.absent | b.absent, least=max(a.least, b.least),
-            most=lowest(a.most, b.most), seen=a.seen | b.seen,
+            most=lowest(a.most, b.most), evaluated=a.evaluated | b.evaluated,
         )  # fmt: skip
         return shape if _possible(shape) else None
 

@@ -49,10 +49,10 @@ class String:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
-    """Which members or items some schema has mentioned ("evaluated"): `unevaluated…` is about the others.
+class Evaluated:
+    """Which members or items some schema has evaluated: `unevaluated…` is about the others.
 
-    contained  an item that obeys one of these schemas counts as mentioned
+    contained  an item that obeys one of these schemas counts as evaluated
     """
 
     names: frozenset[str] = frozenset()
@@ -61,8 +61,8 @@ class Seen:
     contained: Node = ()
     everything: bool = False
 
-    def __or__(self, other: Seen) -> Seen:
-        return Seen(names=self.names | other.names, patterns=self.patterns | other.patterns,
+    def __or__(self, other: Evaluated) -> Evaluated:
+        return Evaluated(names=self.names | other.names, patterns=self.patterns | other.patterns,
                     items=max(self.items, other.items), contained=self.contained + other.contained,
                     everything=self.everything or other.everything)  # fmt: skip
 
@@ -104,7 +104,7 @@ class Array:
     most: int | None = None
     unique: bool = False
     some: tuple[Some, ...] = ()
-    seen: Seen = Seen()
+    evaluated: Evaluated = Evaluated()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,7 +126,7 @@ class Object:
     absent: frozenset[str] = frozenset()
     least: int = 0
     most: int | None = None
-    seen: Seen = Seen()
+    evaluated: Evaluated = Evaluated()
 
 
 Shape: TypeAlias = Values | Number | String | Array | Object
@@ -221,7 +221,7 @@ def meet_arrays(a: Array, b: Array) -> Array | None:
     length = max(len(a.prefix), len(b.prefix))
     prefix = tuple(distinct(item_of(a, i) + item_of(b, i)) for i in range(length))
     return Array(prefix=prefix, items=distinct(a.items + b.items), least=least, most=most, unique=a.unique or b.unique,
-                 some=some, seen=a.seen | b.seen)  # fmt: skip
+                 some=some, evaluated=a.evaluated | b.evaluated)  # fmt: skip
 
 
 def with_some(array: Array, some: Iterable[Some]) -> Array | None:
@@ -277,7 +277,7 @@ def lowest(a: int | None, b: int | None) -> int | None:
 
 def unseen(shape: Shape) -> Shape:
     """The shape as if its schema mentioned no members or items, as under `not`."""
-    return replace(shape, seen=Seen()) if isinstance(shape, Array | Object) else shape
+    return replace(shape, evaluated=Evaluated()) if isinstance(shape, Array | Object) else shape
 
 
 def among(item: object, found: Iterable[object]) -> bool:

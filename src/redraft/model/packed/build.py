@@ -17,13 +17,13 @@ from torch import Tensor
 
 from redraft.cache.fp8 import key_unit
 from redraft.config import FULL, SLIDING, LayerType, ModelConfig
-from redraft.kernels.crew import allow_peers
+from redraft.kernels.device_group import enable_peer_access
 from redraft.kernels.packed import Matrix, Packed, PackedExperts, PackedFp8, PackedInt4
 from redraft.kernels.triton.residuals import AfterAttention, AfterExperts
 from redraft.model.layouts import Source, Weight, chunks
-from redraft.model.packed.division import check_division, share_config, share_experts, share_source
+from redraft.model.packed.tensor_parallel import check_tensor_parallel, shard_config, shard_experts, shard_source
 from redraft.model.packed.vocabulary import Vocabulary, pack_vocabulary
-from redraft.model.packed.weights import PackedLayer, PackedModel, Share
+from redraft.model.packed.weights import PackedLayer, PackedModel, Shard
 from redraft.model.quantize import check_format
 from redraft.model.rope import inverse_frequencies
 from redraft.quant.fp8 import Fp8Weight, quantize_fp8
@@ -37,21 +37,21 @@ def pack(
     *,
     device: torch.device,
     dtype: torch.dtype,
-    helpers: Sequence[torch.device] = (),
+    other_devices: Sequence[torch.device] = (),
     quantization: str | None = None,
     fp8_vocabulary: bool = False,
 ) -> PackedModel:
-    """Pack all weights of `source` on `device`, or divide the layers among it and its `helpers`, which get copies of
-    the vocabulary; see `division.py`.
+    """Pack all weights of `source` on `device`, or divide the layers among it and `other_devices`, which get copies
+    of the vocabulary; see `tensor_parallel.py`.
 
     `quantization` "fp8" or "int4" (int4 experts, FP8 attention and dense MLP) quantizes weights that are stored in
     full; None keeps every weight in its own format. `fp8_vocabulary` keeps the vocabulary in FP8, see the function of
-    this name in `demands`. Raises `SettingError` for an unknown format and for a model that cannot be divided.
+    this name in `requirements`. Raises `SettingError` for an unknown format and for a model that cannot be divided.
     """
     check_format(quantization)
-    check_division(config, 1 + len(helpers))
-    allow_peers((device, *helpers))
-    packers = _packers(config, source, (device, *helpers), dtype, quantization)
+    check_tensor_parallel(config, 1 + len(other_devices))
+    enable_peer_access((device, *other_devices))
+    packers = _packers(config, source, (device, *other_devices), dtype, quantization)
     vocabulary = packers[0].vocabulary("embedding.weight", fp8=fp8_vocabulary)
     _give_back(device)  # else the first layers would be put where the table was and keep all of it allocated
     layers: list[list[PackedLayer]] = [[] for _ in packers]
@@ -59,10 +59,10 @@ def pack(
         for packer, held in zip(packers, layers, strict=True):
             held.append(packer.layer(number))
     _give_back(device)
-    shares = [
-        Share(
+    shards = [
+        Shard(
             config=packer.config,
-            experts=share_experts(config, number, len(packers)),
+            experts=shard_experts(config, number, len(packers)),
             layers=tuple(held),
             frequencies=packer.frequencies(),
             vocabulary=vocabulary.on(packer.device),
@@ -70,7 +70,7 @@ def pack(
         )
         for number, (packer, held) in enumerate(zip(packers, layers, strict=True))
     ]
-    return packers[0].model(config, tuple(shares))
+    return packers[0].model(config, tuple(shards))
 
 
 def _give_back(device: torch.device) -> None:
@@ -87,11 +87,11 @@ def repack(model: PackedModel, source: Source, changed: Set[str]) -> PackedModel
     def renewed(record: Any, fields: _Fields) -> Any:
         return replace(record, **_made({name: made for name, made in fields.items() if changed & set(made[1])}))
 
-    shares = []
-    for share, packer in zip(model.shares, packers, strict=True):
-        layers = tuple(renewed(layer, packer.layer_fields(number)) for number, layer in enumerate(share.layers))
-        shares.append(replace(renewed(share, packer.vocabulary_fields(fp8=fp8_vocabulary)), layers=layers))
-    return replace(renewed(model, packers[0].soft_fields()), shares=tuple(shares))
+    shards = []
+    for shard, packer in zip(model.shards, packers, strict=True):
+        layers = tuple(renewed(layer, packer.layer_fields(number)) for number, layer in enumerate(shard.layers))
+        shards.append(replace(renewed(shard, packer.vocabulary_fields(fp8=fp8_vocabulary)), layers=layers))
+    return replace(renewed(model, packers[0].soft_fields()), shards=tuple(shards))
 
 
 _Fields = dict[str, tuple[Callable[..., Any], tuple[str, ...]]]
@@ -105,10 +105,10 @@ def _made(fields: _Fields) -> dict[str, Any]:
 def _packers(
     config: ModelConfig, source: Source, devices: Sequence[torch.device], dtype: torch.dtype, quantization: str | None
 ) -> list[_Packer]:
-    """One for each device's share."""
+    """One for each device's shard."""
     gpus = len(devices)
     return [
-        _Packer(share_config(config, gpus), share_source(source, config, number, gpus), device, dtype, quantization)
+        _Packer(shard_config(config, gpus), shard_source(source, config, number, gpus), device, dtype, quantization)
         for number, device in enumerate(devices)
     ]
 
@@ -122,14 +122,14 @@ class _Packer:
         self.config, self.source, self.device, self.dtype, self.asked = config, source, device, dtype, quantization
         self.found: set[str] = set()
 
-    def model(self, config: ModelConfig, shares: tuple[Share, ...]) -> PackedModel:
+    def model(self, config: ModelConfig, shards: tuple[Shard, ...]) -> PackedModel:
         return PackedModel(
             config=config,
             quantization=self._format(),
             asked=self.asked,
             soft_norm=self.plain("self_conditioning.pre_norm.weight"),
             **_made(self.soft_fields()),
-            shares=shares,
+            shards=shards,
         )
 
     def layer(self, number: int) -> PackedLayer:
@@ -263,7 +263,7 @@ class _Packer:
         )
 
     def frequencies(self) -> dict[LayerType, Tensor]:
-        """RoPE's inverse frequencies by kind of layer, see `Share`."""
+        """RoPE's inverse frequencies by kind of layer, see `Shard`."""
         kinds = set(self.config.layer_types)
         return {kind: inverse_frequencies(self.config, sliding=kind == SLIDING).to(self.device) for kind in kinds}
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from redraft.config import LayerType
-from redraft.kernels.crew import Crew
+from redraft.kernels.device_group import DeviceGroup
 from redraft.kernels.packed import Rows
 from redraft.kernels.streams import in_parallel
 from redraft.kernels.switches import call
@@ -34,8 +34,8 @@ from redraft.model.packed.layers import (
     takes_fp8,
 )
 from redraft.model.packed.pages import Pages
-from redraft.model.packed.places import Place, residual_rows
-from redraft.model.packed.weights import PackedModel, Share
+from redraft.model.packed.shard_context import ShardContext, residual_rows
+from redraft.model.packed.weights import PackedModel, Shard
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -71,11 +71,11 @@ def forward(
     In the last layer, rows that are only encoded stop at their keys and values, and their hidden states are
     meaningless, unless `all_rows` is set.
     """
-    with Crew(model.devices) as crew:
-        own = residual_rows(len(inputs.token_ids), len(model.shares))
-        place, added = in_parallel(
+    with DeviceGroup(model.devices) as group:
+        own = residual_rows(len(inputs.token_ids), len(model.shards))
+        context, added = in_parallel(
             model.device,
-            partial(Place.of, model.shares[0], pages[0], inputs.segments, inputs.tables, own=own[0]),
+            partial(ShardContext.of, model.shards[0], pages[0], inputs.segments, inputs.tables, own=own[0]),
             partial(conditioning, model, inputs.soft),
         )
         first, eps = model.layers[0], model.config.rms_norm_eps
@@ -83,102 +83,116 @@ def forward(
             "enter", enter, inputs.token_ids, model.vocabulary.head, model.embedding_scale, added, inputs.segments,
             first.entering, eps, fp8=takes_fp8(first.qkv), images=inputs.images,
         )  # fmt: skip
-        places, xs, hs = [place], [x], [h]
-        if len(model.shares) > 1:
-            places, xs, hs = _with_helpers(crew, model, inputs, pages, own, place, x, h)
+        contexts, xs, hs = [context], [x], [h]
+        if len(model.shards) > 1:
+            contexts, xs, hs = _broadcast_inputs(group, model, inputs, pages, own, context, x, h)
         for number in range(len(model.layers)):
             last = number == len(model.layers) - 1
-            xs, hs = _layer(crew, places, number, xs, hs, canvases_only=last and not all_rows)
+            xs, hs = _layer(group, contexts, number, xs, hs, canvases_only=last and not all_rows)
     hidden = tuple(h for h in hs if isinstance(h, Tensor))
     assert len(hidden) == len(hs)
     return hidden
 
 
 def _layer(
-    crew: Crew, places: Sequence[Place], number: int, xs: Sequence[Tensor], hs: Sequence[Rows], *, canvases_only: bool
+    group: DeviceGroup,
+    contexts: Sequence[ShardContext],
+    number: int,
+    xs: Sequence[Tensor],
+    hs: Sequence[Rows],
+    *,
+    canvases_only: bool,
 ) -> tuple[Sequence[Tensor], Sequence[Rows]]:
     """One layer on all devices: from its input and the norm of it [R,D] to those of the next one, on each.
 
-    The shares meet where each has computed a part: of the attention's output, and of both feed-forward outputs. Of the
-    layer's input, as of its output, every device has all rows or its own, see `residual_rows`.
+    The shards' partial sums are gathered: of the attention's output, and of both feed-forward outputs. Of the layer's
+    input, as of its output, every device has all rows or its own, see `residual_rows`.
     """
 
-    def feed(place: Place, given: FeedForwardRows) -> tuple[Tensor, Tensor]:
-        return feed_forward(place.share, number, given, place.takes_experts(canvases_only=canvases_only))
+    def feed(context: ShardContext, given: FeedForwardRows) -> tuple[Tensor, Tensor]:
+        return feed_forward(context.shard, number, given, context.takes_experts(canvases_only=canvases_only))
 
-    (outs,) = crew.meet(crew.each(lambda place, h: place.attention(number, h), places, hs))
-    xs, given = _after_attention(crew, places, number, xs, outs)
-    dense, sparse = crew.meet(*zip(*crew.each(feed, places, given), strict=True))
-    return _end_layer(crew, places, number, xs, dense, sparse)
+    (outs,) = group.all_gather(group.map(lambda context, h: context.attention(number, h), contexts, hs))
+    xs, given = _after_attention(group, contexts, number, xs, outs)
+    dense, sparse = group.all_gather(*zip(*group.map(feed, contexts, given), strict=True))
+    return _end_layer(group, contexts, number, xs, dense, sparse)
 
 
 def _after_attention(
-    crew: Crew, places: Sequence[Place], number: int, xs: Sequence[Tensor], outs: Sequence[Sequence[Tensor]]
+    group: DeviceGroup,
+    contexts: Sequence[ShardContext],
+    number: int,
+    xs: Sequence[Tensor],
+    outs: Sequence[Sequence[Tensor]],
 ) -> tuple[Sequence[Tensor], Sequence[FeedForwardRows]]:
     """A layer's input with its attention added, and what its feed-forward reads [R,D], on each device."""
 
-    def whole(place: Place, x: Tensor, out: Sequence[Tensor]) -> tuple[Tensor, FeedForwardRows]:
-        return after_attention(place.share, number, x, out)
+    def whole(context: ShardContext, x: Tensor, out: Sequence[Tensor]) -> tuple[Tensor, FeedForwardRows]:
+        return after_attention(context.shard, number, x, out)
 
-    def add(place: Place, x: Tensor, out: Sequence[Tensor]) -> Tensor:
-        return add_attention(place.share, number, x, out, place.own.start)
+    def add(context: ShardContext, x: Tensor, out: Sequence[Tensor]) -> Tensor:
+        return add_attention(context.shard, number, x, out, context.own.start)
 
-    def norms(place: Place, rows: Sequence[Tensor]) -> FeedForwardRows:
-        return feed_forward_norms(place.share, number, rows)
+    def norms(context: ShardContext, rows: Sequence[Tensor]) -> FeedForwardRows:
+        return feed_forward_norms(context.shard, number, rows)
 
-    if _hold_all(places):
-        xs, given = zip(*crew.each(whole, places, xs, outs), strict=True)
+    if _hold_all(contexts):
+        xs, given = zip(*group.map(whole, contexts, xs, outs), strict=True)
         return xs, given
-    xs = crew.each(add, places, xs, outs)
-    (rows,) = crew.meet(xs)
-    return xs, crew.each(norms, places, rows)
+    xs = group.map(add, contexts, xs, outs)
+    (rows,) = group.all_gather(xs)
+    return xs, group.map(norms, contexts, rows)
 
 
 def _end_layer(
-    crew: Crew, places: Sequence[Place], number: int, xs: Sequence[Tensor], dense: Sequence[Sequence[Tensor]],
-    sparse: Sequence[Sequence[Tensor]],
+    group: DeviceGroup, contexts: Sequence[ShardContext], number: int, xs: Sequence[Tensor],
+    dense: Sequence[Sequence[Tensor]], sparse: Sequence[Sequence[Tensor]],
 ) -> tuple[Sequence[Tensor], Sequence[Rows]]:  # fmt: skip
     """A layer's output, and the norm of it [R,D], on each device."""
 
-    def whole(place: Place, x: Tensor, dense: Sequence[Tensor], sparse: Sequence[Tensor]) -> tuple[Tensor, Rows]:
-        return end_layer(place.share, number, x, dense, sparse, place.segments)
+    def whole(
+        context: ShardContext, x: Tensor, dense: Sequence[Tensor], sparse: Sequence[Tensor]
+    ) -> tuple[Tensor, Rows]:
+        return end_layer(context.shard, number, x, dense, sparse, context.segments)
 
-    def add(place: Place, x: Tensor, dense: Sequence[Tensor], sparse: Sequence[Tensor]) -> Tensor:
-        return add_experts(place.share, number, x, dense, sparse, place.segments, place.own.start)
+    def add(context: ShardContext, x: Tensor, dense: Sequence[Tensor], sparse: Sequence[Tensor]) -> Tensor:
+        return add_experts(context.shard, number, x, dense, sparse, context.segments, context.own.start)
 
-    def norm(place: Place, rows: Sequence[Tensor]) -> Rows:
-        return next_norm(place.share, number, rows)
+    def norm(context: ShardContext, rows: Sequence[Tensor]) -> Rows:
+        return next_norm(context.shard, number, rows)
 
-    if _hold_all(places):
-        xs, hs = zip(*crew.each(whole, places, xs, dense, sparse), strict=True)
+    if _hold_all(contexts):
+        xs, hs = zip(*group.map(whole, contexts, xs, dense, sparse), strict=True)
         return xs, hs
-    xs = crew.each(add, places, xs, dense, sparse)
-    (rows,) = crew.meet(xs)
-    return xs, crew.each(norm, places, rows)
+    xs = group.map(add, contexts, xs, dense, sparse)
+    (rows,) = group.all_gather(xs)
+    return xs, group.map(norm, contexts, rows)
 
 
-def _hold_all(places: Sequence[Place]) -> bool:
+def _hold_all(contexts: Sequence[ShardContext]) -> bool:
     """Whether every device adds up and keeps all rows of the residual stream."""
-    return all(place.own == places[0].own for place in places)
+    return all(context.own == contexts[0].own for context in contexts)
 
 
-def _with_helpers(
-    crew: Crew, model: PackedModel, inputs: Inputs, pages: Sequence[Pages], own: Sequence[range], place: Place,
-    x: Tensor, h: Rows,
-) -> tuple[list[Place], list[Tensor], list[Rows]]:  # fmt: skip
-    """Places, inputs of the first layer and the norms of these for all shares, from the first one's."""
+def _broadcast_inputs(
+    group: DeviceGroup, model: PackedModel, inputs: Inputs, pages: Sequence[Pages], own: Sequence[range],
+    context: ShardContext, x: Tensor, h: Rows,
+) -> tuple[list[ShardContext], list[Tensor], list[Rows]]:  # fmt: skip
+    """Contexts, inputs of the first layer and the norms of these for all shards, from the first one's."""
 
-    def begin(share: Share, pages: Pages, own: range, x: Tensor, numbers: dict[str, Tensor]) -> tuple[Place, Rows]:
-        if share is model.shares[0]:
-            return place, h
+    def begin(
+        shard: Shard, pages: Pages, own: range, x: Tensor, numbers: dict[str, Tensor]
+    ) -> tuple[ShardContext, Rows]:
+        if shard is model.shards[0]:
+            return context, h
         tables: dict[LayerType, Tensor] = {kind: numbers.pop(kind) for kind in inputs.tables}
         segments = Segments(**numbers, rows=inputs.segments.rows)
-        return Place.of(share, pages, segments, tables, own=own), enter_layer(share, x)
+        return ShardContext.of(shard, pages, segments, tables, own=own), enter_layer(shard, x)
 
-    xs = crew.send(x)
-    begun = crew.each(begin, model.shares, pages, own, xs, crew.send_together(_numbers(inputs)))
+    xs = group.broadcast(x)
+    begun = group.map(begin, model.shards, pages, own, xs, group.broadcast_dict(_numbers(inputs)))
     kept = [x[rows.start : rows.stop] for x, rows in zip(xs, own, strict=True)]
-    return [place for place, _ in begun], kept, [h for _, h in begun]
+    return [context for context, _ in begun], kept, [h for _, h in begun]
 
 
 def _numbers(inputs: Inputs) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""A packed model's layers, one share at a time: what runs on one GPU between the points where shares are added up.
+"""A packed model's layers, one shard at a time: what runs on one GPU between the points where shards are added up.
 
 Shapes: R rows, D width, N query heads, G key/value heads, H head dim, K experts of a row.
 """
@@ -24,7 +24,7 @@ from redraft.kernels.triton.quantize import quantize_rows
 from redraft.kernels.triton.residuals import FeedForwardRows
 from redraft.kernels.triton.routing import route_rows
 from redraft.kernels.triton.segments import Segments
-from redraft.model.packed.weights import PackedLayer, PackedModel, Share
+from redraft.model.packed.weights import PackedLayer, PackedModel, Shard
 
 PREFETCH_BYTES = 8 << 20
 """Bytes of the first plain experts to bring into the L2 cache while the router chooses. On one H200 this saved 0.1 to
@@ -38,80 +38,80 @@ def conditioning(model: PackedModel, soft: Tensor) -> Tensor:
     return product("soft_linear", hidden, model.soft_down, model.dtype)
 
 
-def enter_layer(share: Share, x: Tensor) -> Rows:
+def enter_layer(shard: Shard, x: Tensor) -> Rows:
     """The first layer's input [R,D], normed."""
-    layer, eps = share.layers[0], share.config.rms_norm_eps
+    layer, eps = shard.layers[0], shard.config.rms_norm_eps
     return call("enter", norm, x, layer.entering, eps, fp8=takes_fp8(layer.qkv))
 
 
-def after_attention(share: Share, number: int, x: Tensor, out: Sequence[Tensor]) -> tuple[Tensor, FeedForwardRows]:
+def after_attention(shard: Shard, number: int, x: Tensor, out: Sequence[Tensor]) -> tuple[Tensor, FeedForwardRows]:
     """A layer's input x [R,D] with its attention's output added, which comes as parts of [R,D], and the norms of it."""
-    weights, formats, eps = share.layers[number].after_attention, _formats(share, number), share.config.rms_norm_eps
+    weights, formats, eps = shard.layers[number].after_attention, _formats(shard, number), shard.config.rms_norm_eps
     return call("after_attention", residuals.after_attention, x, out, weights, eps, **formats)
 
 
-def add_attention(share: Share, number: int, x: Tensor, out: Sequence[Tensor], first: int) -> Tensor:
+def add_attention(shard: Shard, number: int, x: Tensor, out: Sequence[Tensor], first: int) -> Tensor:
     """The first half of `after_attention` for the rows x [r,D], of which `first` is the first."""
-    weights, eps = share.layers[number].after_attention, share.config.rms_norm_eps
+    weights, eps = shard.layers[number].after_attention, shard.config.rms_norm_eps
     return call("add_attention", residuals.add_attention, x, out, weights, eps, first=first)
 
 
-def feed_forward_norms(share: Share, number: int, xs: Sequence[Tensor]) -> FeedForwardRows:
-    """The second half of `after_attention`; xs [r,D] are all shares' rows."""
-    weights, formats, eps = share.layers[number].after_attention, _formats(share, number), share.config.rms_norm_eps
+def feed_forward_norms(shard: Shard, number: int, xs: Sequence[Tensor]) -> FeedForwardRows:
+    """The second half of `after_attention`; xs [r,D] are all shards' rows."""
+    weights, formats, eps = shard.layers[number].after_attention, _formats(shard, number), shard.config.rms_norm_eps
     return call("feed_forward_norms", residuals.feed_forward_norms, xs, weights, eps, **formats)
 
 
-def feed_forward(share: Share, number: int, given: FeedForwardRows, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-    """What a layer does between attention and its end, or this share's part of it.
+def feed_forward(shard: Shard, number: int, given: FeedForwardRows, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+    """What a layer does between attention and its end, or this shard's part of it.
 
     Returns the dense MLP's output [R,D] and the experts' weighted rows [R,K,D], or the sum [R,1,D] of those that the
-    share holds. In each segment, rows from `lengths` int32 [S] on take no experts.
+    shard holds. In each segment, rows from `lengths` int32 [S] on take no experts.
     """
-    layer = share.layers[number]
+    layer = shard.layers[number]
     weights = layer.experts.gate_up
     early = [partial(prefetch, weights, PREFETCH_BYTES)] if isinstance(weights, Tensor) else []
     *_, dense, sparse = in_parallel(
         given.router.device,
         *early,
-        partial(_dense, layer, given.mlp, share.dtype),
-        partial(_experts, share, layer, given.router, given.experts, lengths),
+        partial(_dense, layer, given.mlp, shard.dtype),
+        partial(_experts, shard, layer, given.router, given.experts, lengths),
     )
     return dense, sparse
 
 
 def end_layer(
-    share: Share, number: int, x: Tensor, dense: Sequence[Tensor], sparse: Sequence[Tensor], segments: Segments
+    shard: Shard, number: int, x: Tensor, dense: Sequence[Tensor], sparse: Sequence[Tensor], segments: Segments
 ) -> tuple[Tensor, Rows]:
-    """A layer's output [R,D] and the next layer's (or the head's) normed input, from all shares' `feed_forward`."""
-    weights, eps, fp8 = share.layers[number].after_experts, share.config.rms_norm_eps, _next_takes_fp8(share, number)
+    """A layer's output [R,D] and the next layer's (or the head's) normed input, from all shards' `feed_forward`."""
+    weights, eps, fp8 = shard.layers[number].after_experts, shard.config.rms_norm_eps, _next_takes_fp8(shard, number)
     return call("after_experts", residuals.after_experts, x, dense, sparse, weights, segments, eps, fp8=fp8)
 
 
 def add_experts(
-    share: Share, number: int, x: Tensor, dense: Sequence[Tensor], sparse: Sequence[Tensor], segments: Segments,
+    shard: Shard, number: int, x: Tensor, dense: Sequence[Tensor], sparse: Sequence[Tensor], segments: Segments,
     first: int,
 ) -> Tensor:  # fmt: skip
     """The first half of `end_layer` for the rows x [r,D], of which `first` is the first."""
-    weights, eps = share.layers[number].after_experts, share.config.rms_norm_eps
+    weights, eps = shard.layers[number].after_experts, shard.config.rms_norm_eps
     return call("add_experts", residuals.add_experts, x, dense, sparse, weights, segments, eps, first=first)
 
 
-def next_norm(share: Share, number: int, xs: Sequence[Tensor]) -> Rows:
-    """The second half of `end_layer`; xs [r,D] are all shares' rows."""
-    weight, eps = share.layers[number].after_experts.following, share.config.rms_norm_eps
-    return call("next_norm", norm_of_parts, xs, weight, eps, fp8=_next_takes_fp8(share, number))
+def next_norm(shard: Shard, number: int, xs: Sequence[Tensor]) -> Rows:
+    """The second half of `end_layer`; xs [r,D] are all shards' rows."""
+    weight, eps = shard.layers[number].after_experts.following, shard.config.rms_norm_eps
+    return call("next_norm", norm_of_parts, xs, weight, eps, fp8=_next_takes_fp8(shard, number))
 
 
-def _formats(share: Share, number: int) -> dict[str, bool]:
+def _formats(shard: Shard, number: int) -> dict[str, bool]:
     """Which of a layer's feed-forward parts read FP8 rows."""
-    layer = share.layers[number]
+    layer = shard.layers[number]
     return {"mlp_fp8": takes_fp8(layer.gate_up), "experts_fp8": not isinstance(layer.experts.gate_up, Tensor)}
 
 
-def _next_takes_fp8(share: Share, number: int) -> bool:
+def _next_takes_fp8(shard: Shard, number: int) -> bool:
     """Whether what follows a layer, the next one or the head, reads FP8 rows."""
-    return number + 1 < len(share.layers) and takes_fp8(share.layers[number + 1].qkv)
+    return number + 1 < len(shard.layers) and takes_fp8(shard.layers[number + 1].qkv)
 
 
 def _dense(layer: PackedLayer, mlp_in: Rows, dtype: torch.dtype) -> Tensor:
@@ -120,15 +120,15 @@ def _dense(layer: PackedLayer, mlp_in: Rows, dtype: torch.dtype) -> Tensor:
     return product("mlp_linear", hidden, layer.down, dtype)
 
 
-def _experts(share: Share, layer: PackedLayer, router_in: Tensor, experts_in: Rows, lengths: Tensor | None) -> Tensor:
-    """The chosen experts' weighted rows [R,K,D], or the sum [R,1,D] of those that the share holds."""
-    top_k, count = share.config.top_k_experts, share.config.num_experts
+def _experts(shard: Shard, layer: PackedLayer, router_in: Tensor, experts_in: Rows, lengths: Tensor | None) -> Tensor:
+    """The chosen experts' weighted rows [R,K,D], or the sum [R,1,D] of those that the shard holds."""
+    top_k, count = shard.config.top_k_experts, shard.config.num_experts
     tile = block_rows(experts_in, top_k, count, layer.experts)
     routing = call(
-        "route", route_rows, router_in, layer.router, layer.expert_scale, top_k, tile, lengths, share.experts
+        "route", route_rows, router_in, layer.router, layer.expert_scale, top_k, tile, lengths, shard.experts
     )
-    rows = call("experts", experts, experts_in, routing, layer.experts, share.dtype)
-    return rows if len(share.experts) == count else call("sum_of_experts", sum_of_experts, rows, routing.index)
+    rows = call("experts", experts, experts_in, routing, layer.experts, shard.dtype)
+    return rows if len(shard.experts) == count else call("sum_of_experts", sum_of_experts, rows, routing.index)
 
 
 def takes_fp8(weight: Matrix) -> bool:

@@ -11,7 +11,7 @@ from redraft.errors import SettingError
 from redraft.model.adapters import Adapter, merge, with_adapter
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.packed.build import pack, repack
-from redraft.model.packed.demands import check_fit, misfit
+from redraft.model.packed.requirements import check_fit, misfit
 from redraft.model.packed.settings import WeightSettings
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.placement import resolve_dtype
@@ -80,14 +80,14 @@ def loaded_with(model: Transformer, folder: Path, adapter: Adapter) -> Transform
 
 
 def _packed(checkpoint: Checkpoint, settings: WeightSettings, adapter: Adapter | None) -> PackedTransformer:
-    config, (target, *helpers) = checkpoint.config, settings.devices
+    config, (target, *other_devices) = checkpoint.config, settings.devices
     fp8 = check_fit(
-        config, settings, stored=checkpoint.formats, int4_groups=checkpoint.int4_groups, vision=checkpoint.sees
+        config, settings, stored=checkpoint.formats, int4_groups=checkpoint.int4_groups, vision=checkpoint.has_vision
     )
     dtype = resolve_dtype(settings.dtype, target, checkpoint.dtype)
     read = checkpoint.weight if adapter is None else adapter.applied(checkpoint.weight)
     given = {"dtype": dtype, "quantization": settings.quantization, "fp8_vocabulary": fp8}
-    packed = pack(config, read, device=target, helpers=helpers, **given)
+    packed = pack(config, read, device=target, other_devices=other_devices, **given)
     tower = load_vision(checkpoint, read, target, dtype)
     return PackedTransformer(packed, tower, () if adapter is None else (adapter,))
 

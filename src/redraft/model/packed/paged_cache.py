@@ -21,7 +21,7 @@ from redraft.cache.base import KVCache
 from redraft.cache.paged import page_bytes
 from redraft.cache.pages import PAGE, PagePool, drop_unseen, pages_for
 from redraft.config import FULL, SLIDING, LayerType
-from redraft.kernels.crew import Crew
+from redraft.kernels.device_group import DeviceGroup
 from redraft.kernels.triton.copies import copy_pages
 from redraft.model.packed.pages import Pages, new_pages
 from redraft.model.packed.weights import PackedModel
@@ -117,7 +117,7 @@ class PageStore:
         self.past = model.config.sliding_window - 1
         """How many earlier positions a token sees in sliding layers."""
         self._model = model
-        self._bytes = dict(zip(KINDS, page_bytes(model.shares[0].config, model.dtype.itemsize), strict=True))
+        self._bytes = dict(zip(KINDS, page_bytes(model.shards[0].config, model.dtype.itemsize), strict=True))
         self.pages = new_pages(model, full=0, sliding=0)
         self.generation = 0
         """Increases whenever the pages grow, which moves them in memory."""
@@ -181,16 +181,16 @@ class PageStore:
         If memory runs out, there are no more pages than before, and a later call continues where this one stopped.
         """
         pool, self.generation = self.pools[kind], self.generation + 1
-        with Crew(self._model.devices) as crew:
+        with DeviceGroup(self._model.devices) as group:
             for number in self._layers(kind):
-                crew.each(partial(_grow, number, pool.count + count), self.pages)
+                group.map(partial(_grow, number, pool.count + count), self.pages)
         pool.grow(count)
 
     def _copy(self, kind: LayerType, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy the contents of pages to others; each pair is (from, to)."""
         if pairs:
-            with Crew(self._model.devices) as crew:
-                crew.each(partial(_copy, self._layers(kind), pairs), self.pages)
+            with DeviceGroup(self._model.devices) as group:
+                group.map(partial(_copy, self._layers(kind), pairs), self.pages)
 
 
 def _grow(number: int, count: int, pages: Pages) -> None:
@@ -205,14 +205,14 @@ def _grown(pool: Tensor, count: int) -> Tensor:
 
 
 def _copy(layers: Sequence[int], pairs: Sequence[tuple[int, int]], pages: Pages) -> None:
-    """Copy the contents of pages to others in some layers of one share."""
+    """Copy the contents of pages to others in some layers of one shard."""
     source, target = torch.tensor([*zip(*pairs, strict=True)], device=pages.keys[0].device)
     copy_pages([pool[at] for at in layers for pool in (pages.keys, pages.values)], source, target)
 
 
 def request_bytes(model: PackedModel, tokens: int) -> int:
     """Bytes, on each device, of the pages for this many tokens of a request."""
-    sizes, pages = page_bytes(model.shares[0].config, model.dtype.itemsize), _request_pages(model, tokens)
+    sizes, pages = page_bytes(model.shards[0].config, model.dtype.itemsize), _request_pages(model, tokens)
     return sum(size * pages[kind] for size, kind in zip(sizes, KINDS, strict=True))
 
 

@@ -27,7 +27,7 @@ from redraft.kernels.triton.segments import DENOISE, ENCODE, ENCODE_IMAGES, UNUS
 from redraft.model.packed.forward import Inputs, forward
 from redraft.model.packed.paged_cache import KINDS, PagedCache, PageStore
 from redraft.model.packed.weights import PackedModel
-from redraft.model.vision import Seen
+from redraft.model.vision import ImageEmbeddings
 
 SEGMENT_ROWS = (64, 256, 512)
 """Lengths of segments; kernels are compiled for each one used."""
@@ -59,7 +59,7 @@ class PagedForward:
         return PagedCache(self.store, batch_size, capacity)
 
     def encode(
-        self, token_ids: Tensor, cache: PagedCache, counts: list[int], images: Sequence[Sequence[Seen]]
+        self, token_ids: Tensor, cache: PagedCache, counts: list[int], images: Sequence[Sequence[ImageEmbeddings]]
     ) -> Tensor:
         """See `Transformer.encode`: [B,T] -> [B,T,D]. A request's tokens are several segments of one forward."""
         width = token_ids.shape[1]
@@ -91,7 +91,7 @@ class PagedForward:
         counts: Sequence[int],
         rows: int,
         soft: Tensor | None = None,
-        images: Sequence[Sequence[Seen]] = (),
+        images: Sequence[Sequence[ImageEmbeddings]] = (),
     ) -> Tensor:
         """Token ids [B,T], in segments of `rows`, after what is committed -> hidden states [B,T,D].
 
@@ -168,10 +168,10 @@ class _Shape:
         graph.replay()
         return hidden.clone()  # other graphs share its memory
 
-    def run_with(self, images: Sequence[Sequence[Seen]], pieces: int) -> Tensor:
+    def run_with(self, images: Sequence[Sequence[ImageEmbeddings]], pieces: int) -> Tensor:
         """The same for requests of `pieces` segments each with images among their tokens; never captured."""
         embedded = [image.embeddings.to(self._inputs.soft) for shown in images for image in shown]
-        segments = _with_sight(self._inputs.segments, images, pieces)
+        segments = _with_image_spans(self._inputs.segments, images, pieces)
         return self._forward(replace(self._inputs, segments=segments, images=torch.cat(embedded)))
 
     def _forward(self, inputs: Inputs) -> Tensor:
@@ -186,7 +186,7 @@ def _columns(kind: int, starts: Sequence[int], counts: Sequence[int], rows: int,
     return np.stack([np.where(length > 0, kind, UNUSED), start, length]).reshape(3, -1).astype(np.int32)
 
 
-def _with_images(ids: Tensor, starts: Sequence[int], images: Sequence[Sequence[Seen]]) -> Tensor:
+def _with_images(ids: Tensor, starts: Sequence[int], images: Sequence[Sequence[ImageEmbeddings]]) -> Tensor:
     """Token ids [B,T] of requests from positions `starts` on, with those of images put in place; see `Inputs`."""
     if not any(images):
         return ids
@@ -199,7 +199,7 @@ def _with_images(ids: Tensor, starts: Sequence[int], images: Sequence[Sequence[S
     return ids
 
 
-def _with_sight(segments: Segments, images: Sequence[Sequence[Seen]], pieces: int) -> Segments:
+def _with_image_spans(segments: Segments, images: Sequence[Sequence[ImageEmbeddings]], pieces: int) -> Segments:
     """Segments of requests, `pieces` of each plus unused ones, whose rows also see all of their own image."""
     since, kind = segments.positions(), segments.kind.clone()  # [R], [S]
     until = since + 1

@@ -1,4 +1,4 @@
-"""Keys and values of a packed model, in pages: every share has those of its heads.
+"""Keys and values of a packed model, in pages: every shard has those of its heads.
 
 Shapes: G key/value heads, H head dim.
 """
@@ -14,8 +14,8 @@ from torch import Tensor
 from redraft.cache.fp8 import FP8
 from redraft.cache.pages import PAGE
 from redraft.config import LayerType
-from redraft.kernels.crew import Crew
-from redraft.model.packed.weights import PackedModel, Share
+from redraft.kernels.device_group import DeviceGroup
+from redraft.model.packed.weights import PackedModel, Shard
 
 _AT_ONCE = 16
 """Pages that are cleaned together: few, because memory may just have run out."""
@@ -23,7 +23,7 @@ _AT_ONCE = 16
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pages:
-    """A share's keys and values of all layers, [pages,256,G,H] each; `kinds` says which layers have the same pages."""
+    """A shard's keys and values of all layers, [pages,256,G,H] each; `kinds` says which layers have the same pages."""
 
     keys: list[Tensor]
     values: list[Tensor]
@@ -54,17 +54,17 @@ def _clean(pool: Tensor, pages: Tensor) -> Tensor:
 
 
 def new_pages(model: PackedModel, *, full: int, sliding: int, dtype: torch.dtype | None = None) -> tuple[Pages, ...]:
-    """Every share's pages of zeros, by default in the model's dtype: kernels read whole tiles, so unwritten memory must
+    """Every shard's pages of zeros, by default in the model's dtype: kernels read whole tiles, so unwritten memory must
     be finite."""
 
-    def zeros(share: Share, number: int) -> Tensor:
-        pages = sliding if share.config.is_sliding(number) else full
-        heads = share.config.layer_kv_heads(number), share.config.layer_head_dim(number)
-        return torch.zeros(pages, PAGE, *heads, dtype=dtype or share.dtype, device=share.device)
+    def zeros(shard: Shard, number: int) -> Tensor:
+        pages = sliding if shard.config.is_sliding(number) else full
+        heads = shard.config.layer_kv_heads(number), shard.config.layer_head_dim(number)
+        return torch.zeros(pages, PAGE, *heads, dtype=dtype or shard.dtype, device=shard.device)
 
-    def of(share: Share) -> Pages:
-        keys, values = ([zeros(share, number) for number in range(len(share.layers))] for _ in range(2))
-        return Pages(keys=keys, values=values, kinds=share.config.layer_types)
+    def of(shard: Shard) -> Pages:
+        keys, values = ([zeros(shard, number) for number in range(len(shard.layers))] for _ in range(2))
+        return Pages(keys=keys, values=values, kinds=shard.config.layer_types)
 
-    with Crew(model.devices) as crew:
-        return tuple(crew.each(of, model.shares))
+    with DeviceGroup(model.devices) as group:
+        return tuple(group.map(of, model.shards))

@@ -36,7 +36,7 @@ from redraft.model.packed.vocabulary import Vocabulary
 from redraft.model.packed.weights import PackedModel
 from redraft.model.rope import rotate
 from redraft.model.transformer import Transformer
-from redraft.model.vision import Seen, VisionTower
+from redraft.model.vision import ImageEmbeddings, VisionTower
 
 
 class PackedTransformer(Transformer):
@@ -90,8 +90,8 @@ class PackedTransformer(Transformer):
 
     @property
     def _in_pages(self) -> bool:
-        """Whether caches are paged: they are wherever Triton's kernels read them, or several devices' shares."""
-        return use_triton(self.packed.embedding_scale) or len(self.packed.shares) > 1
+        """Whether caches are paged: they are wherever Triton's kernels read them, or several devices' shards."""
+        return use_triton(self.packed.embedding_scale) or len(self.packed.shards) > 1
 
     def new_cache(self, batch_size: int, capacity: int) -> KVCache:
         """See `Transformer.new_cache`."""
@@ -110,7 +110,9 @@ class PackedTransformer(Transformer):
         """See `Transformer.canvas_rows`."""
         return segment_rows(length) if self._in_pages else length
 
-    def _encode(self, token_ids: Tensor, cache: KVCache, counts: list[int], images: Sequence[Sequence[Seen]]) -> Tensor:
+    def _encode(
+        self, token_ids: Tensor, cache: KVCache, counts: list[int], images: Sequence[Sequence[ImageEmbeddings]]
+    ) -> Tensor:
         if isinstance(cache, PagedCache):
             return self.paged.encode(token_ids, cache, counts, images)
         return super()._encode(token_ids, cache, counts, images)
@@ -127,9 +129,9 @@ class PackedTransformer(Transformer):
         segments = _segments(starts, length, DENOISE if phase == "denoise" else ENCODE, x.device)
         offsets = torch.arange(length, device=x.device)
         rope = self.rope(segments.start[:, None] + offsets)
-        eps, share = self.config.rms_norm_eps, self.packed.shares[0]
-        h = enter_layer(share, rows)
-        for number, layer in enumerate(share.layers):
+        eps, shard = self.config.rms_norm_eps, self.packed.shards[0]
+        h = enter_layer(shard, rows)
+        for number, layer in enumerate(shard.layers):
             dim, groups = self.config.layer_head_dim(number), self.config.layer_kv_heads(number)
             raw = layer_heads(product("qkv_linear", h, layer.qkv, x.dtype), layer, dim, groups)
             q, k, v = (part.unflatten(0, (count, length)) for part in raw)  # [B,T,heads,H]
@@ -138,9 +140,9 @@ class PackedTransformer(Transformer):
             attended = attend(number, q, k, eager.rms_norm(v, None, eps).transpose(1, 2))  # [B,T,N*H]
             attended = as_rows(attended.flatten(0, 1), layer.out)
             out = product("out_linear", attended, layer.out, x.dtype)
-            rows, given = after_attention(share, number, rows, [out])
-            dense, sparse = feed_forward(share, number, given, None)
-            rows, h = end_layer(share, number, rows, [dense], [sparse], segments)
+            rows, given = after_attention(shard, number, rows, [out])
+            dense, sparse = feed_forward(shard, number, given, None)
+            rows, h = end_layer(shard, number, rows, [dense], [sparse], segments)
         assert isinstance(h, Tensor)
         return h.view_as(x)
 

@@ -47,11 +47,11 @@ class PackedLayer:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Share:
-    """What one GPU holds: all layers, or its part of them, see `division.py`, and the whole vocabulary.
+class Shard:
+    """What one GPU holds: all layers, or its shard of them, see `tensor_parallel.py`, and the whole vocabulary.
 
-    config       of a model with the heads and the inner width of this share, and with all experts
-    experts      those that the share holds
+    config       of a model with the heads and the inner width of this shard, and with all experts
+    experts      those that the shard holds
     frequencies  fp32 [H/2] per layer kind
     vocabulary   also the head
     embedding_scale  [1], rounded to the working dtype, as in the reference
@@ -77,7 +77,7 @@ class Share:
 class PackedModel:
     """The whole text model. With `quantization` None every matrix is plain; `asked` is the requested quantization.
 
-    Self-conditioning is plain in every format, and on the device of the first share.
+    Self-conditioning is plain in every format, and on the device of the first shard.
     """
 
     config: ModelConfig
@@ -86,36 +86,36 @@ class PackedModel:
     soft_norm: Tensor
     soft_gate_up: Tensor
     soft_down: Tensor
-    shares: tuple[Share, ...]
+    shards: tuple[Shard, ...]
 
     @property
     def layers(self) -> tuple[PackedLayer, ...]:
-        """The layers of the first share; its formats are those of all."""
-        return self.shares[0].layers
+        """The layers of the first shard; its formats are those of all."""
+        return self.shards[0].layers
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """The vocabulary of the first share; all hold the same."""
-        return self.shares[0].vocabulary
+        """The vocabulary of the first shard; all hold the same."""
+        return self.shards[0].vocabulary
 
     @property
     def embedding_scale(self) -> Tensor:
-        """The embedding scale of the first share."""
-        return self.shares[0].embedding_scale
+        """The embedding scale of the first shard."""
+        return self.shards[0].embedding_scale
 
     @property
     def device(self) -> torch.device:
         """Where the model takes and returns tensors."""
-        return self.shares[0].device
+        return self.shards[0].device
 
     @property
     def devices(self) -> tuple[torch.device, ...]:
-        """Where the shares are."""
-        return tuple(share.device for share in self.shares)
+        """Where the shards are."""
+        return tuple(shard.device for shard in self.shards)
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.shares[0].dtype
+        return self.shards[0].dtype
 
     @property
     def nbytes(self) -> int:

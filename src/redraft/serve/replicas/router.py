@@ -15,8 +15,8 @@ from starlette.types import Message, Receive, Scope, Send
 from redraft.serve.auth import Keys
 from redraft.serve.body import read_body
 from redraft.serve.faults import Fault, busy, stopping
-from redraft.serve.gate import fault_response, readable_elsewhere, request_id, with_id
-from redraft.serve.http import ClientGone, unless_gone
+from redraft.serve.gate import fault_response, request_id, with_cors, with_id
+from redraft.serve.http import ClientGone, until_disconnect
 from redraft.serve.logs import log_request
 from redraft.serve.metrics import CONTENT_TYPE, Metrics
 from redraft.serve.replicas.choosing import Chooser
@@ -48,10 +48,10 @@ class Router:
             return
         headers, began = dict(scope["headers"]), time.perf_counter()
         try:
-            with self._place():
+            with self._admit():
                 # No body is kept for a client that the replica will turn away.
                 body = await read_body(headers, receive, self._limit) if self._keys.accept(headers) else b""
-                await unless_gone(Request(scope, receive), self._answer(scope, receive, send, body))
+                await until_disconnect(Request(scope, receive), self._answer(scope, receive, send, body))
         except ClientGone:
             pass
         except Fault as fault:  # only raised before an answer begins
@@ -66,11 +66,11 @@ class Router:
         async def sent(message: Message) -> None:
             await send(with_id(message, id) if message["type"] == "http.response.start" else message)
 
-        await readable_elsewhere(answer, self._origins)(scope, receive, sent)
+        await with_cors(answer, self._origins)(scope, receive, sent)
 
     @contextmanager
-    def _place(self) -> Iterator[None]:
-        """Take a place among the requests held here; raises a `Fault` if there is none."""
+    def _admit(self) -> Iterator[None]:
+        """Hold a request while the context is open; raises a `Fault` if as many as may be are held."""
         if self._held >= self._most:
             raise busy(f"{self._held} requests are open, as many as this server takes; try again later.")
         self._held += 1

@@ -13,7 +13,7 @@ from redraft.serve.shapes.common import Constraints, Items, Sampling, Seed, Shap
 class Obeying(Sampling, Constraints):
     """Constraints on the text of a hole or span: those of an answer except `pins`, which count tokens."""
 
-    def wanted(self) -> dict[str, Any]:
+    def keywords(self) -> dict[str, Any]:
         """Return settings and constraints as `LLM.fill` and `LLM.edit` take them."""
         return self.settings() | self.constraints()
 

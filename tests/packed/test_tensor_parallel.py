@@ -1,4 +1,4 @@
-"""A model divided among devices: shares are parts of its weights, and together they compute what one device does."""
+"""Tensor parallelism: shards are parts of a model's weights, and together they compute what one device does."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +21,7 @@ from redraft.kernels.triton.segments import DENOISE, ENCODE
 from redraft.model import Transformer
 from redraft.model.layouts import Weight
 from redraft.model.packed.build import pack, repack
-from redraft.model.packed.division import check_division, share_config, share_source
+from redraft.model.packed.tensor_parallel import check_tensor_parallel, shard_config, shard_source
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.packed.weights import PackedLayer
 from redraft.model.presets import preset
@@ -33,8 +33,8 @@ COUNTS = pytest.mark.parametrize("gpus", [2, 4])
 
 
 def divided(plain: Transformer, gpus: int, **given: object) -> PackedTransformer:
-    source, helpers = plain.state_dict().__getitem__, [CPU] * (gpus - 1)
-    packed = pack(plain.config, source, device=CPU, dtype=torch.float32, helpers=helpers, **given)  # type: ignore[arg-type]
+    source, other_devices = plain.state_dict().__getitem__, [CPU] * (gpus - 1)
+    packed = pack(plain.config, source, device=CPU, dtype=torch.float32, other_devices=other_devices, **given)  # type: ignore[arg-type]
     return PackedTransformer(packed)
 
 
@@ -51,7 +51,7 @@ def test_every_step_is_that_of_the_plain_model(plain: Transformer, gpus: int) ->
 
 
 def test_every_share_samples_some_of_the_canvases(plain: Transformer) -> None:
-    """One canvas is the first share's; of three, the first takes one and the second two. Commits come in between."""
+    """One canvas is the first shard's; of three, the first takes one and the second two. Commits come in between."""
     runner, rows, kinds = new_runner(divided(plain, 2)), list[int](), list[list[int]]()
 
     def watch(operation: Operation) -> object:
@@ -71,11 +71,11 @@ def test_every_share_samples_some_of_the_canvases(plain: Transformer) -> None:
 
 
 @COUNTS
-def test_shares_sample_canvases_with_constraints_in_rounds(
+def test_shards_sample_canvases_with_constraints_in_rounds(
     plain: Transformer, monkeypatch: pytest.MonkeyPatch, gpus: int
 ) -> None:
-    """Two of one automaton and one of another: with two shares the first two are sampled together, with four each is
-    alone; where logits exist for one canvas at a time, two shares need another round."""
+    """Two of one automaton and one of another: with two shards the first two are sampled together, with four each is
+    alone; where logits exist for one canvas at a time, two shards need another round."""
     words, time = constraint(r"[a-z ]{3,40}x[a-z]*"), constraint(r"\d\d?:\d\d")
     limits = [whole.begin().canvas(16, 40) for whole in (words, time, words)]
     prompts = [ids(seed, 20) for seed in (6, 7, 8)]
@@ -134,10 +134,10 @@ def test_what_a_broken_request_left_is_cleaned_everywhere(plain: Transformer) ->
     runner = new_runner(divided(plain, 2))
     runner.run([Encode(slot=0, start=0, token_ids=ids(1, 40))])
     pages = runner.shared.pages
-    for share in pages.stored:
-        share.values[2][4, 3] = torch.nan
+    for shard in pages.stored:
+        shard.values[2][4, 3] = torch.nan
     runner.release(0)
-    assert all(pool.isfinite().all() for share in pages.stored for pool in (*share.keys, *share.values))
+    assert all(pool.isfinite().all() for shard in pages.stored for pool in (*shard.keys, *shard.values))
 
 
 def quantized(name: str) -> Callable[[Tensor], Weight]:
@@ -152,15 +152,15 @@ def full(weight: Weight) -> Tensor:
 
 @COUNTS
 @pytest.mark.parametrize("format", ["plain", "fp8", "int4", "nvfp4"])
-def test_shares_of_a_weight_make_the_whole(gpus: int, format: str) -> None:
-    """Outputs of some, inputs of others, whole experts; a key/value head that is the only one is in every share."""
+def test_shards_of_a_weight_make_the_whole(gpus: int, format: str) -> None:
+    """Outputs of some, inputs of others, whole experts; a key/value head that is the only one is in every shard."""
     config = replace(preset("nano"), hidden_size=128, intermediate_size=128, moe_intermediate_size=64)
     with torch.device("meta"):
         shapes = {name: tensor.shape for name, tensor in Transformer(config).state_dict().items()}
     torch.manual_seed(1)
     weights = {name: torch.randn(shape) for name, shape in shapes.items() if len(shape) > 1}
     stored = {name: quantized(format)(weight) for name, weight in weights.items()}
-    sources = [share_source(stored.__getitem__, config, number, gpus) for number in range(gpus)]
+    sources = [shard_source(stored.__getitem__, config, number, gpus) for number in range(gpus)]
     for name, weight in stored.items():
         parts, whole = [full(source(name)) for source in sources], full(weight)
         heads = config.layer_kv_heads(int(name.split(".")[1])) if "layers" in name else 0
@@ -188,9 +188,9 @@ def test_a_gpu_holds_its_part_of_every_matrix(gpus: int, quantization: str | Non
         matrices = layer.out, layer.gate_up, layer.down, layer.experts.gate_up, layer.experts.down
         return sum(dequantized(matrix, torch.float32).numel() for matrix in matrices)
 
-    for share in model.packed.shares:
-        assert [sizes(layer) * gpus for layer in share.layers] == [sizes(layer) for layer in whole.packed.layers]
-    assert {len(share.experts) for share in model.packed.shares} == {8 // gpus}
+    for shard in model.packed.shards:
+        assert [sizes(layer) * gpus for layer in shard.layers] == [sizes(layer) for layer in whole.packed.layers]
+    assert {len(shard.experts) for shard in model.packed.shards} == {8 // gpus}
 
 
 @torch.inference_mode()
@@ -208,8 +208,8 @@ def test_quantized_shares_stay_near_the_quantized_whole(config: ModelConfig, qua
         cache = model.new_cache(1, 64)
         model.encode(torch.tensor([ids(1, 20)]), cache)
         hidden.append(model.denoise(torch.tensor([ids(2, 16)]), cache))
-    exact, whole, shares = hidden
-    assert 0 < (shares - exact).norm() < 1.5 * (whole - exact).norm()
+    exact, whole, shards = hidden
+    assert 0 < (shards - exact).norm() < 1.5 * (whole - exact).norm()
 
 
 @pytest.mark.parametrize(
@@ -223,18 +223,18 @@ def test_quantized_shares_stay_near_the_quantized_whole(config: ModelConfig, qua
 )
 def test_what_cannot_be_divided_is_said(config: ModelConfig, gpus: int, message: str) -> None:
     with pytest.raises(SettingError, match=message):
-        check_division(config, gpus)
+        check_tensor_parallel(config, gpus)
 
 
 @pytest.mark.parametrize("gpus", [1, 2, 4, 8])
 def test_the_26b_model_can_be_divided(gpus: int) -> None:
     config = preset("26b-a4b")
-    check_division(config, gpus)
-    share = share_config(config, gpus)
-    assert share.num_attention_heads == 16 // gpus
-    assert share.num_key_value_heads == 8 // gpus
-    assert share.num_global_key_value_heads == max(2 // gpus, 1)
-    assert share.num_experts == 128
+    check_tensor_parallel(config, gpus)
+    shard = shard_config(config, gpus)
+    assert shard.num_attention_heads == 16 // gpus
+    assert shard.num_key_value_heads == 8 // gpus
+    assert shard.num_global_key_value_heads == max(2 // gpus, 1)
+    assert shard.num_experts == 128
 
 
 def test_parts_are_added_in_fp32_and_rounded_once() -> None:

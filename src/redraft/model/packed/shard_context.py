@@ -1,4 +1,4 @@
-"""Where one share of a model is in a forward: its pages and rows, and attention over them.
+"""What one shard of a model needs in a forward: its pages and rows, and attention over them.
 
 Shapes: R rows = S segments of L, D width, K experts of a row, P pages of a request.
 """
@@ -19,22 +19,22 @@ from redraft.kernels.triton.qkv import RopeTable, norm_rope_write, rope_rows
 from redraft.kernels.triton.segments import DENOISE, Segments
 from redraft.model.packed.layers import product, takes_fp8
 from redraft.model.packed.pages import Pages
-from redraft.model.packed.weights import Share
+from redraft.model.packed.weights import Shard
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Place:
-    """One share's place in a forward; everything is on its device.
+class ShardContext:
+    """One shard's pages, rows and angles in a forward; everything is on its device.
 
     pages     keys and values of its heads
     segments  the segments that the rows belong to
     tables    int32 [S,P] per layer kind: which page holds which 256 positions of a segment's request
     rope      every row's rotary angles, by kind of layer
     canvases  int32 [S], how many rows of each segment the head reads: none if it is only encoded
-    own       which rows of the residual stream the share adds up and keeps, see `residual_rows`
+    own       which rows of the residual stream the shard adds up and keeps, see `residual_rows`
     """
 
-    share: Share
+    shard: Shard
     pages: Pages
     segments: Segments
     tables: dict[LayerType, Tensor]
@@ -43,34 +43,34 @@ class Place:
     own: range
 
     @classmethod
-    def of(cls, share: Share, pages: Pages, segments: Segments, tables: dict[LayerType, Tensor], *, own: range) -> Self:
-        """A share's place among these rows."""
+    def of(cls, shard: Shard, pages: Pages, segments: Segments, tables: dict[LayerType, Tensor], *, own: range) -> Self:
+        """A shard's context for these rows."""
         rope: dict[LayerType, RopeTable] = {}
-        for kind, unit in share.frequencies.items():
+        for kind, unit in shard.frequencies.items():
             rope[kind] = call("rope", rope_rows, segments, unit)
         canvases = torch.where(segments.kind >= DENOISE, segments.length, 0)
-        return cls(share=share, pages=pages, segments=segments, tables=tables, rope=rope, canvases=canvases, own=own)
+        return cls(shard=shard, pages=pages, segments=segments, tables=tables, rope=rope, canvases=canvases, own=own)
 
     def attention(self, number: int, h: Rows) -> Tensor:
-        """From a layer's normed input to the output [R,D] of the share's heads; writes their keys and values."""
-        share, segments = self.share, self.segments
-        layer, keys, values = share.layers[number], self.pages.keys[number], self.pages.values[number]
-        table, sliding, eps = self.tables[layer.kind], layer.kind == SLIDING, share.config.rms_norm_eps
-        qkv = product("qkv_linear", h, layer.qkv, share.dtype)
+        """From a layer's normed input to the output [R,D] of the shard's heads; writes their keys and values."""
+        shard, segments = self.shard, self.segments
+        layer, keys, values = shard.layers[number], self.pages.keys[number], self.pages.values[number]
+        table, sliding, eps = self.tables[layer.kind], layer.kind == SLIDING, shard.config.rms_norm_eps
+        qkv = product("qkv_linear", h, layer.qkv, shard.dtype)
         heads = (qkv, layer.q_norm, layer.k_norm, self.rope[layer.kind])
         q = call("qkv", norm_rope_write, *heads, keys, values, table, segments, eps, own_values=sliding)
-        window = share.config.sliding_window if sliding else None
+        window = shard.config.sliding_window if sliding else None
         attended = call("attention", attend, q, keys, values, table, segments, window=window, fp8=takes_fp8(layer.out))
-        return product("out_linear", attended, layer.out, share.dtype)
+        return product("out_linear", attended, layer.out, shard.dtype)
 
     def takes_experts(self, *, canvases_only: bool) -> Tensor:
         """int32 [S]: how many rows of each segment take experts, all that are real or only those of canvases."""
         return self.canvases if canvases_only else self.segments.length
 
 
-DIVIDED_FROM = 4
-"""From how many GPUs on each adds up only its own rows. Two meetings per layer more cost about what two GPUs gain: 2%
-more for one canvas, as much less for sixteen (two H200)."""
+REDUCE_SCATTER_FROM = 4
+"""From how many GPUs on sums are reduce-scattered and then gathered, not reduced by every GPU. The two exchanges more
+per layer cost about what two GPUs gain: 2% more for one canvas, as much less for sixteen (two H200)."""
 
 
 def residual_rows(rows: int, gpus: int) -> list[range]:
@@ -79,7 +79,7 @@ def residual_rows(rows: int, gpus: int) -> list[range]:
     Adding up means reading every GPU's part of a sum. If each GPU does that for its own rows and reads the others'
     results, about two parts of a row reach every GPU, however many there are, and not one from each of the others.
     """
-    if gpus < DIVIDED_FROM:
+    if gpus < REDUCE_SCATTER_FROM:
         return [range(rows)] * gpus
     each = rows // gpus
     assert each * gpus == rows

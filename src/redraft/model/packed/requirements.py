@@ -9,8 +9,8 @@ import torch
 from redraft.config import ModelConfig
 from redraft.errors import SettingError
 from redraft.model import accounting
-from redraft.model.packed.division import DIVIDED, check_division
 from redraft.model.packed.settings import WeightSettings
+from redraft.model.packed.tensor_parallel import SHARDED, check_tensor_parallel
 from redraft.model.placement import OLDEST, OLDEST_FP8, lacks_fp8
 from redraft.model.quantize import FORMATS, check_requantization, format_of, requantization_refusal
 from redraft.quant.prepare import check_int4_group
@@ -39,7 +39,7 @@ def check_fit(
     those in INT4, and `vision` says whether they include a vision tower.
     """
     target = settings.devices[0]
-    check_division(config, len(settings.devices))
+    check_tensor_parallel(config, len(settings.devices))
     quantized = resulting_format(stored or {}, settings.quantization) != "bf16"
     check_device(target, quantized=quantized)
     if target.type == "cuda" and (wrong := misfit(config)):
@@ -112,7 +112,7 @@ def check_room(
 ) -> None:
     """Raise `SettingError` if CUDA devices have too little free memory for the weights in a format and a step.
 
-    Several have equal shares of the layers, and each must have room for what the first one holds besides.
+    Several have equal shards of the layers, and each must have room for what the first one holds besides.
 
     `asked` is the requested quantization, `stored` the number formats, by name, of weights that already have one, and
     `vision` says whether they include a vision tower. The message says how much is missing and which format would fit.
@@ -151,7 +151,7 @@ def resulting_format(stored: Mapping[str, str], asked: str | None) -> str:
 def _weight_bytes(config: ModelConfig, stored: Mapping[str, str], asked: str | None, gpus: int) -> int:
     """Bytes that the text model's weights take on the first of some GPUs that share its layers."""
     formats = accounting.FORMATS[asked] if asked else _kept(stored)
-    parts = [(part.bytes_as(formats), gpus if part.name in DIVIDED else 1) for part in accounting.text_parts(config)]
+    parts = [(part.bytes_as(formats), gpus if part.name in SHARDED else 1) for part in accounting.text_parts(config)]
     return sum(-(-size // among) for size, among in parts)
 
 

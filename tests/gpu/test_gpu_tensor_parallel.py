@@ -6,7 +6,7 @@ import torch
 from stepping import CONFIG, FORMATS, by_gpus, ids, packed, prompt, randomized, runner_of, step_of
 
 import redraft
-from redraft.kernels import crew
+from redraft.kernels import device_group
 from redraft.kernels.switches import eager_operations
 from redraft.model import Transformer
 
@@ -86,10 +86,10 @@ def test_each_device_holds_its_part(plain: Transformer, gpus: int) -> None:
     before = held()
     model = packed(plain, None, gpus=gpus)
     first, *others = (after - start for after, start in zip(held(), before, strict=True))
-    for device, share, size in zip(DEVICES[1:], model.packed.shares[1:], others, strict=False):
-        experts = sum(layer.experts.nbytes for layer in share.layers)
+    for device, shard, size in zip(DEVICES[1:], model.packed.shards[1:], others, strict=False):
+        experts = sum(layer.experts.nbytes for layer in shard.layers)
         assert experts < size < first
-        assert {tensor.device for layer in share.layers for tensor in (layer.experts.down, layer.router)} == {device}
+        assert {tensor.device for layer in shard.layers for tensor in (layer.experts.down, layer.router)} == {device}
 
 
 @GPUS
@@ -99,7 +99,7 @@ def test_without_access_to_the_other_memory_parts_are_copied(
 ) -> None:
     model, found = packed(plain, quantization, gpus=gpus), []
     for reading in (True, False):
-        monkeypatch.setattr(crew, "peers", lambda *_, reading=reading: reading)
+        monkeypatch.setattr(device_group, "can_access_peer", lambda *_, reading=reading: reading)
         runner = runner_of(model, graphs=True)
         found.append([*runner.run([*prompt(0, 300), step_of(0, 300, 0)]), *runner.run([step_of(0, 300, 1)])])
     assert found[0] == found[1]
@@ -108,7 +108,7 @@ def test_without_access_to_the_other_memory_parts_are_copied(
 def test_the_embedded_model_answers_on_two_devices() -> None:
     """Chat, fill, edit, decide and a constraint; the same answer again, and alone as among others."""
     llm = redraft.load("tiny", gpus=2)
-    assert len(llm.model.packed.shares) == 2  # type: ignore[union-attr]
+    assert len(llm.model.packed.shards) == 2  # type: ignore[union-attr]
     questions = ["How many days are in a week?", "Hello!", "What is the capital of France?"]
     together = [one.text for one in llm.generate_batch(questions, seed=3, max_tokens=64)]
     assert together == [llm.generate(question, seed=3, max_tokens=64).text for question in questions]

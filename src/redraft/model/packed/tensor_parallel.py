@@ -1,8 +1,8 @@
-"""How a model's layers are divided among GPUs: which part of each weight a GPU holds.
+"""Tensor parallelism: how a model's layers are divided among GPUs, and which shard of each weight a GPU holds.
 
 Every GPU has the same number of query heads with their key/value heads, the same part of the dense MLP's inner width,
 and the same number of whole experts. So each computes a part of the sums that `out` and `down` projections and experts
-end with, for all rows, and these are added up twice per layer (`places.residual_rows` says by whom). Norms, routers and
+end with, for all rows, and these are reduced twice per layer (`residual_rows` says by whom). Norms, routers and
 the vocabulary, which is also the head, are everywhere; self-conditioning is on the first GPU only.
 """
 
@@ -23,11 +23,11 @@ from redraft.quant.fp8 import Fp8Weight, quantize_fp8
 COUNTS = (1, 2, 4, 8)
 """How many GPUs may hold a model; each of these divides the rows of any forward, which has a multiple of 16."""
 
-DIVIDED = ("sliding attention", "full attention", "dense MLP", "experts")
-"""The parts of a model (`accounting.text_parts`) of which a GPU holds a share."""
+SHARDED = ("sliding attention", "full attention", "dense MLP", "experts")
+"""The parts of a model (`accounting.text_parts`) of which a GPU holds a shard."""
 
 
-def check_division(config: ModelConfig, gpus: int) -> None:
+def check_tensor_parallel(config: ModelConfig, gpus: int) -> None:
     """Raise `SettingError` if a model's layers cannot be divided among so many GPUs."""
     if gpus not in COUNTS:
         raise SettingError(f"gpus is {gpus}; it must be 1, 2, 4 or 8.", "gpus")
@@ -42,8 +42,8 @@ def check_division(config: ModelConfig, gpus: int) -> None:
         )
 
 
-def share_config(config: ModelConfig, gpus: int) -> ModelConfig:
-    """The shape of one GPU's share: fewer heads and a narrower MLP; the number of experts stays the whole's."""
+def shard_config(config: ModelConfig, gpus: int) -> ModelConfig:
+    """The shape of one GPU's shard: fewer heads and a narrower MLP; the number of experts stays the whole's."""
     return replace(
         config,
         num_attention_heads=config.num_attention_heads // gpus,
@@ -53,13 +53,13 @@ def share_config(config: ModelConfig, gpus: int) -> ModelConfig:
     )
 
 
-def share_experts(config: ModelConfig, number: int, gpus: int) -> range:
+def shard_experts(config: ModelConfig, number: int, gpus: int) -> range:
     """The experts that GPU `number` holds."""
     each = config.num_experts // gpus
     return range(number * each, (number + 1) * each)
 
 
-def share_source(source: Source, config: ModelConfig, number: int, gpus: int) -> Source:
+def shard_source(source: Source, config: ModelConfig, number: int, gpus: int) -> Source:
     """What GPU `number` holds of each of a source's weights."""
     if gpus == 1:
         return source
@@ -72,14 +72,14 @@ def share_source(source: Source, config: ModelConfig, number: int, gpus: int) ->
         layer, module, projection = int(found[1]), found[2], found[3]
         if module == "attention" and projection in ("k_proj", "v_proj"):
             heads = config.layer_kv_heads(layer)  # with fewer heads than GPUs, some GPUs hold the same one
-            return _cut(whole, number * heads // gpus, max(heads // gpus, 1), heads)
+            return _slice_outputs(whole, number * heads // gpus, max(heads // gpus, 1), heads)
         inputs = projection == "o_proj" or (module, projection) == ("mlp", "down_proj")
-        return (_cut_inputs if inputs else _cut)(whole, number, 1, gpus)
+        return (_slice_inputs if inputs else _slice_outputs)(whole, number, 1, gpus)
 
     return weight
 
 
-def _cut(weight: Weight, first: int, count: int, parts: int) -> Weight:
+def _slice_outputs(weight: Weight, first: int, count: int, parts: int) -> Weight:
     """`count` of the `parts` equal parts of a weight's outputs, or of its experts, from part `first` on."""
     total = weight.shape[0]
     part = slice(first * total // parts, (first + count) * total // parts)
@@ -90,8 +90,8 @@ def _cut(weight: Weight, first: int, count: int, parts: int) -> Weight:
     return replace(weight, **cut)
 
 
-def _cut_inputs(weight: Weight, first: int, count: int, parts: int) -> Weight:
-    """Like `_cut`, but of the inputs of a weight [N,K]. INT4 and NVFP4, whose groups may not divide, become FP8."""
+def _slice_inputs(weight: Weight, first: int, count: int, parts: int) -> Weight:
+    """The same of the inputs of a weight [N,K]. INT4 and NVFP4, whose groups may not divide, become FP8."""
     total = weight.shape[-1]
     part = slice(first * total // parts, (first + count) * total // parts)
     if isinstance(weight, Tensor):
