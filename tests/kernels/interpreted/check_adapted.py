@@ -44,7 +44,7 @@ def adapted(stored: str, changed: str) -> PackedModel:
 @pytest.mark.parametrize("stored", ["fp8", "int4"])
 @pytest.mark.parametrize("changed", ["experts.gate_up", "experts.down", "mlp.gate", "mlp.down"])
 def test_a_layer_of_which_one_weight_is_changed(stored: str, changed: str) -> None:
-    (share,) = adapted(stored, changed).shares
+    (share,) = adapted(stored, changed).shards
     x = normal(ROWS, CONFIG.hidden_size)
     _, rows = after_attention(share, 0, x, [normal(ROWS, CONFIG.hidden_size, seed=1)])
     assert isinstance(rows.mlp, Rows8) == (changed != "mlp.gate")
