@@ -265,7 +265,7 @@ def _cached(
         if key in known:
             known.move_to_end(key)
             return known[key]
-    compiled = AutomatonConstraint(compile_wanted(tokenizer, ending, plain, Budget(), around))
+    compiled = AutomatonConstraint(compile_request(tokenizer, ending, plain, Budget(), around))
     compiled.keep(KEPT_CANVASES)
     with _lock:
         compiled = known.setdefault(key, compiled)  # another thread may have been first
@@ -319,7 +319,7 @@ def _plain_schema(given: Any) -> Any:
     raise ConstraintError(f"json_schema must be a dict, a JSON string or a pydantic model, not {type(given).__name__}.")
 
 
-def compile_wanted(
+def compile_request(
     tokenizer: Tokenizer,
     ending: Ending,
     request: ConstraintRequest,
