@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+import openai
 import pytest
 from serving import ServerProcess, server_process, write_model
 
@@ -37,3 +38,10 @@ def http(server: ServerProcess) -> Iterator[httpx.Client]:
     """A client of that server."""
     with httpx.Client(base_url=server.url, timeout=120) as client:
         yield client
+
+
+@pytest.fixture
+def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
+    """The `openai` package's client of that server."""
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as made:
+        yield made

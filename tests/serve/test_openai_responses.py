@@ -26,11 +26,6 @@ WEATHER: dict[str, Any] = {
 HELLO: dict[str, Any] = {"model": "random", "input": "Hello!", "max_output_tokens": 16}
 
 
-@pytest.fixture
-def client(server: ServerProcess) -> openai.OpenAI:
-    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0)
-
-
 def test_an_answer_is_that_of_chat(client: openai.OpenAI) -> None:
     answer = client.responses.create(**HELLO, instructions="Be brief.", extra_body={"seed": 1})
     messages: list[Any] = [{"role": "system", "content": "Be brief."}, *CHAT["messages"]]

@@ -120,8 +120,8 @@ def predict(
 ) -> Prediction:
     """Head, temperature, candidates, entropy and soft embeddings of one canvas' hidden states [L,D].
 
-    `uniform` fp64 [L] picks the candidates. A constraint sees the whole canvas; all results
-    then come from the constrained distribution, and the argmax is its best string.
+    `uniform` fp64 [L] picks the candidates. A constraint sees the whole canvas; all results then come from the
+    constrained distribution, and the argmax is its best string.
     """
     if constraint is not None:
         return _constrained(model, hidden, uniform, temperature, constraint, want_soft)
