@@ -21,6 +21,7 @@ def take_steps(
     length: int,
     constraints: Sequence[TabledConstraint | None] | None = None,
     eos_ids: tuple[int, ...] = (),
+    not_first: tuple[int, ...] = (),
 ) -> list[list[Drafted]]:
     """Every step of the first canvas behind each prompt, of at most a page of tokens; all prompts together."""
     runner, slots = _runner(model, len(prompts)), range(len(prompts))
@@ -34,7 +35,7 @@ def take_steps(
                 temperature=temperature(
                     step, t_min=settings.t_min, t_max=settings.t_max, steps=settings.temperature_steps
                 ),
-                last=step == settings.steps - 1, eos_ids=eos_ids,
+                last=step == settings.steps - 1, eos_ids=eos_ids, not_first=not_first,
                 constraint=None if constraints is None else constraints[slot], **rule_fields(settings),
             )
             for slot in going

@@ -111,6 +111,27 @@ def test_a_canvas_among_others_and_behind_a_fused_commit(
     assert together.run([commit, first])[0] == apart.run([first])[0]
 
 
+@FORMATS
+def test_a_canvas_may_not_begin_with_some_tokens_alone_and_among_others(
+    plain: Transformer, quantization: str | None
+) -> None:
+    """Its later steps read soft embeddings without these tokens; other canvases get what they get without it."""
+    model = packed(plain, quantization)
+    free, together, alone = (runner_of(model, graphs=True) for _ in range(3))
+    for runner in (free, together, alone):
+        runner.run([*prompt(0, 1100), *prompt(1, 40)])
+    never, positions = tuple[int, ...](), ((0, 1100), (1, 40))
+    for step in range(4):
+        before = free.run([step_of(slot, start, step) for slot, start in positions])
+        never = tuple({*never, int(before[0].argmax_canvas[0])})
+        held, other = (step_of(slot, start, step) for slot, start in positions)
+        seen = together.run([replace(held, not_first=never), other])
+        assert seen[1] == before[1]
+        assert seen[:1] == alone.run([replace(held, not_first=never)])
+        assert seen[0].argmax_canvas[0] not in never
+        assert 0 < seen[0].entropy[0] < 20
+
+
 @pytest.fixture(scope="module")
 def seeing() -> Transformer:
     """The same with a vision tower whose heads are as wide as the 26B model's."""

@@ -80,7 +80,7 @@ def test_attention_of_canvases_of_256(heads: int, groups: int, dim: int, window:
 @pytest.mark.parametrize("fp8", [True, False])
 def test_head(fp8: bool, gluon: bool) -> None:
     table = TABLE if fp8 else bf16(VOCAB, WIDTH)
-    arguments = bf16(ROWS, WIDTH), table, 30.0, fp32(SEGMENTS), COUNTERS, SEGMENT, bf16(ROWS, VOCAB)
+    arguments = bf16(ROWS, WIDTH), table, 30.0, fp32(SEGMENTS), COUNTERS, SEGMENT, bf16(ROWS, VOCAB), int32(SEGMENTS, 8)
     tile = None if gluon else head.tuned(meta(ROWS, WIDTH, dtype=torch.float8_e4m3fn if fp8 else torch.bfloat16))
     found = compiled(head.predict, *arguments, tile=tile)
     assert_fits(found)

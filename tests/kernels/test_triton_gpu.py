@@ -283,6 +283,28 @@ def test_head() -> None:
     assert ((low - 1e-5 <= uniform) & (uniform <= high + 1e-5)).all()
 
 
+def test_a_first_row_without_its_likeliest_tokens() -> None:
+    hidden, embedding, segments = bf16(4 * ROWS, WIDTH), bf16(VOCAB, WIDTH, scale=0.1), mixed()
+    heat, logits = torch.full((4,), 0.8), [torch.zeros(4 * ROWS, VOCAB, dtype=torch.bfloat16) for _ in range(3)]
+    first, given = int((segments.kind == DENOISE).nonzero()[0]), (hidden, embedding, CAP, heat, counters(), segments)
+    free = head.predict(*given, logits[0])
+    never = logits[0][first * ROWS].topk(8).indices.int()
+    not_first = torch.full((4, 8), -1, dtype=torch.int32)
+    not_first[first] = never
+    ours = head.predict(*given, logits[1], not_first)
+    with kernels.force("eager"):
+        theirs = head.predict(*given, logits[2], not_first)
+    rows = segments.live() & (segments.kind == DENOISE).repeat_interleave(ROWS)
+    rows[first * ROWS] = False
+    assert free.argmax[first * ROWS] in never
+    assert ours.argmax[first * ROWS] not in never
+    for name in ("argmax", "candidate", "entropy", "peak", "certainty"):
+        seen, expected = getattr(ours, name), getattr(theirs, name)
+        torch.testing.assert_close(seen[first * ROWS], expected[first * ROWS], rtol=1e-3, atol=1e-3)
+        assert torch.equal(seen[rows], getattr(free, name)[rows])
+    assert (logits[1][first * ROWS, never.long()] < -1e29).all()
+
+
 def test_head_in_fp8() -> None:
     """The twin rounds rows and table in the same places; what is left is the sum of products and one rounding."""
     whole = quantize_fp8(bf16(VOCAB, WIDTH, scale=0.1))

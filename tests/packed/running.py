@@ -64,9 +64,12 @@ def plainly(
     *,
     length: int = 16,
     constraint: TabledConstraint | None = None,
+    not_first: tuple[int, ...] = (),
 ) -> list[Drafted]:
     """The steps of the eager runner."""
-    found = take_steps(model, [prompt], SETTINGS, seeds=[100 + slot], length=length, constraints=[constraint])
+    found = take_steps(
+        model, [prompt], SETTINGS, seeds=[100 + slot], length=length, constraints=[constraint], not_first=not_first
+    )
     return found[0]
 
 

@@ -33,16 +33,16 @@ def buffers() -> StepBuffers:
 
 def told(step: Denoise, name: str) -> object:
     value = getattr(step, name)
-    if name == "eos_ids":
+    if name in ("eos_ids", "not_first"):
         return [*value, *[-1] * (8 - len(value))]
     return pytest.approx(value) if isinstance(value, float) else value
 
 
 def test_rules_arrive_by_their_names(buffers: StepBuffers) -> None:
     first = step_of(1, 40, 0, seed=2**62 + 1, canvas_index=5, entropy_bound=0.3, stop_at_eos=True)
-    later = step_of(0, 9, 3, length=12, stability_threshold=7, confidence_threshold=0.25, eos_ids=())
+    later = step_of(0, 9, 3, length=12, stability_threshold=7, confidence_threshold=0.25, eos_ids=(), not_first=(9, 4))
     views = written(buffers, first, later)
-    own = ("slot", "start", "length", "canvas_index", "step", "seed", "temperature")
+    own = ("slot", "start", "length", "canvas_index", "step", "seed", "temperature", "not_first")
     for index, step in enumerate((first, later)):
         for name in (*own, *Rules.__slots__):
             assert views[name][index] == told(step, name), name

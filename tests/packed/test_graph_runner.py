@@ -50,6 +50,25 @@ def test_every_step_is_that_of_the_eager_runner_alone_and_beside_others(
         assert not open_too or same(records[1][step], drafted[1])
 
 
+def test_a_canvas_need_not_begin_with_its_likeliest_token(plain: Transformer, packed: PackedTransformer) -> None:
+    """Log-probabilities, too, leave out what it may not begin with; a neighbour's canvas may begin with anything."""
+    prompt, runner = ids(1, 40), new_runner(packed)
+    free = plainly(plain, prompt, 0)
+    never = tuple({int(record.argmax_canvas[0]) for record in free})
+    records = plainly(plain, prompt, 0, not_first=never)
+    assert len(free) >= 3
+    assert 1 <= len(never) <= 8
+    runner.run([Encode(slot=slot, start=0, token_ids=prompt) for slot in (0, 1)])
+    for step, record in enumerate(records):
+        work = [step_of(slot, 40, step, seed=100, logprobs=1) for slot in (0, 1)]
+        held, other = runner.run([replace(work[0], not_first=never), work[1]])
+        assert same(record, held)
+        assert record.argmax_canvas[0] not in never
+        assert step >= len(free) or same(free[step], other)
+    assert held.top is not None
+    assert held.top.token_ids[0] == (held.argmax_canvas[0],)
+
+
 def test_every_setting_that_decides_a_step_is_a_word_of_the_block(packed: PackedTransformer) -> None:
     given = {"entropy_bound": 0.25, "stability_threshold": 3, "confidence_threshold": 0.5, "stop_at_eos": True}
     decided = rule_fields(GenerationSettings(**given))

@@ -71,12 +71,6 @@ class Allowed:
         return canvas_tables(device, possible, held, Ends(0, np.ones(1, dtype=bool)))
 
 
-@lru_cache(maxsize=64)
-def not_empty(length: int, eos_ids: tuple[int, ...]) -> Allowed:
-    """The limit of a canvas whose first token is none of `eos_ids`; one object for all answers."""
-    return Allowed(length, forbidden={0: eos_ids})
-
-
 def _resident(ids: Iterable[int]) -> Resident:
     return Resident(torch.tensor(list(ids), dtype=torch.long))
 

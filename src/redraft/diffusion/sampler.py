@@ -5,7 +5,7 @@ Pure functions. Shapes: B requests, L canvas, R rows (some of its positions), V 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from redraft import kernels
 from redraft.diffusion.constraint import CanvasConstraint
-from redraft.kernels.vocabulary import chunks, one_each
+from redraft.kernels.vocabulary import NEVER, chunks, one_each
 from redraft.model import Transformer
 
 LEAST_LOGPROB = -1e4
@@ -115,20 +115,22 @@ def predict(
     uniform: Tensor,
     temperature: float,
     constraint: CanvasConstraint | None = None,
+    not_first: Sequence[int] = (),
     *,
     want_soft: bool,
 ) -> Prediction:
     """Head, temperature, candidates, entropy and soft embeddings of one canvas' hidden states [L,D].
 
     `uniform` fp64 [L] picks the candidates. A constraint sees the whole canvas; all results then come from the
-    constrained distribution, and the argmax is its best string.
+    constrained distribution, and the argmax is its best string. Without one, the first position can be kept from having
+    certain tokens.
     """
     if constraint is not None:
         return _constrained(model, hidden, uniform, temperature, constraint, want_soft)
     size = rows_at_once(model)
     parts = [
-        _tile(model, *part, temperature, want_soft)
-        for part in zip(hidden.split(size), uniform.split(size), strict=True)
+        _predict_rows(model, logits, part, want_soft)
+        for logits, part in zip(_logits(model, hidden, temperature, not_first), uniform.split(size), strict=True)
     ]
     return parts[0] if len(parts) == 1 else _stacked(parts)
 
@@ -140,6 +142,7 @@ def top_tokens(
     temperature: float,
     constraint: CanvasConstraint | None,
     count: int,
+    not_first: Sequence[int] = (),
 ) -> TopTokens:
     """Log-probabilities of a canvas' `tokens` int64 [L] and of the `count` most likely ones, from its hidden states.
 
@@ -147,10 +150,10 @@ def top_tokens(
     """
     if constraint is not None:
         return _distribution(model, hidden, None, temperature, constraint, None).top(tokens, count)
-    size = rows_at_once(model)
+    own = tokens.split(rows_at_once(model))
     parts = [
-        Distribution.of(model.logits(rows, temperature)).top(own, count)
-        for rows, own in zip(hidden.split(size), tokens.split(size), strict=True)
+        Distribution.of(logits).top(part, count)
+        for logits, part in zip(_logits(model, hidden, temperature, not_first), own, strict=True)
     ]
     return TopTokens(**{name: sum((getattr(part, name) for part in parts), ()) for name in TopTokens.__slots__})
 
@@ -189,9 +192,18 @@ def rows_at_once(model: Transformer) -> int:
     return max(1, elements // model.config.vocab_size)
 
 
-def _tile(model: Transformer, hidden: Tensor, uniform: Tensor, temperature: float, want_soft: bool) -> Prediction:
-    """The prediction for some rows [R,D] on their own."""
-    logits, soft = model.logits(hidden, temperature), None  # [R,V]
+def _logits(model: Transformer, hidden: Tensor, temperature: float, not_first: Sequence[int]) -> Iterator[Tensor]:
+    """Tempered logits [R,V] of a canvas' hidden states [L,D], some rows at a time."""
+    for number, rows in enumerate(hidden.split(rows_at_once(model))):
+        logits = model.logits(rows, temperature)
+        if number == 0 and not_first:
+            logits[0, list(not_first)] = NEVER
+        yield logits
+
+
+def _predict_rows(model: Transformer, logits: Tensor, uniform: Tensor, want_soft: bool) -> Prediction:
+    """The prediction for some rows by themselves, from their tempered logits [R,V]."""
+    soft = None
     if want_soft and model.dtype != logits.dtype:
         soft = model.soft_embeddings(logits)  # from rounded logits, whose probabilities differ
     seen = Distribution.of(logits)

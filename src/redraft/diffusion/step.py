@@ -27,7 +27,8 @@ from redraft.model import Transformer
 class StepRule:
     """How one step of one canvas decides. Temperatures divide the logits; entropies and thresholds are in nats.
 
-    `last` says that no step follows whatever the outcome, so no soft embeddings are needed.
+    `last` says that no step follows whatever the outcome, so no soft embeddings are needed. `not_first` are tokens that
+    the canvas may not begin with; a constraint says so itself.
     """
 
     temperature: float
@@ -37,6 +38,7 @@ class StepRule:
     confidence_threshold: float
     stop_at_eos: bool
     eos_ids: tuple[int, ...]
+    not_first: tuple[int, ...] = ()
     constraint: CanvasConstraint | None = None
 
 
@@ -77,7 +79,8 @@ def advance(
     model: Transformer, hidden: Tensor, state: CanvasState, rule: StepRule, uniform: Tensor, noise: Tensor
 ) -> tuple[CanvasState, Outcome]:
     """Take a step from the canvas' hidden states [L,D]; `uniform` fp64 and `noise` int64 [L] are its random numbers."""
-    seen = sampler.predict(model, hidden, uniform, rule.temperature, rule.constraint, want_soft=not rule.last)  # ii.
+    given = uniform, rule.temperature, rule.constraint, rule.not_first
+    seen = sampler.predict(model, hidden, *given, want_soft=not rule.last)  # ii.
     return decide(seen, state, rule, noise)
 
 

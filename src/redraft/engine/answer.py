@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from redraft.cache.prefix import prefix_keys
 from redraft.config import MIN_CANVAS, GenerationSettings
-from redraft.constraints.pins import not_empty
 from redraft.diffusion.records import Commit, DenoiseStep, FinishReason
 from redraft.diffusion.schedule import temperature
 from redraft.diffusion.step import rule_fields
@@ -67,7 +66,7 @@ class Answer:
         )
         answer = cls(request, job, transcript, eos_ids, whole, now, budget=settings.steps)
         answer._constraint = None if request.constraint is None else request.constraint.begin()
-        answer._open_canvas(0, first)
+        answer._constrain(first)
         return answer
 
     @property
@@ -153,7 +152,7 @@ class Answer:
         """Prepare the canvas after the last committed one; returns its length."""
         self.budget = self.settings.steps
         length = next_length(self.settings, self.canvas_length, self.tokens_left)
-        self._open_canvas(self.job.canvas_index + 1, length)
+        self._constrain(length)
         return length
 
     def finished(self, now: float) -> Finished:
@@ -194,14 +193,10 @@ class Answer:
             finish_reason=finish_reason,
         )
 
-    def _open_canvas(self, canvas_index: int, length: int) -> None:
-        """Set what the canvas may hold."""
+    def _constrain(self, length: int) -> None:
+        """Ask the constraint what the next canvas may hold."""
         if self._constraint is not None:
             self._canvas_constraint = self._constraint.canvas(length, self.tokens_left)
-        elif self.settings.forbid_empty and canvas_index == 0:
-            self._canvas_constraint = not_empty(length, self.eos_ids)
-        else:
-            self._canvas_constraint = None
 
     def _denoise(self, start: int) -> Denoise:
         settings, job = self.settings, self.job
@@ -217,6 +212,7 @@ class Answer:
             last=job.step + 1 >= self.budget,
             **rule_fields(settings),
             eos_ids=self.eos_ids,
+            not_first=self.eos_ids if settings.forbid_empty and job.canvas_index == 0 else (),
             constraint=self._canvas_constraint,
             logprobs=settings.logprobs,
         )

@@ -17,14 +17,16 @@ from torch import Tensor
 from redraft.config import FULL, SLIDING, LayerType
 from redraft.engine.work import Denoise, Drafted, Encode, Segment
 from redraft.kernels.device_group import DeviceGroup
+from redraft.kernels.triton.head import END_IDS
 from redraft.kernels.triton.philox import Counters
 from redraft.kernels.triton.segments import DENOISE, ENCODE, ENCODE_IMAGES, SAMPLED_OUTSIDE, UNUSED, Segments
-from redraft.kernels.triton.step import EOS_IDS, Report, Rules
+from redraft.kernels.triton.step import Report, Rules
 from redraft.text.images import PlacedImage
 
 _LONG = ("seed", "soft_from", "soft_to")
 _FLOAT = ("temperature", "entropy_bound", "confidence_threshold")
 _WORD = ("kind", "start", "length", "slot", "canvas_index", "step", "want_soft", "stability_threshold", "stop_at_eos")
+_IDS = ("eos_ids", "not_first")
 
 _AS_GIVEN = tuple(field.name for field in fields(Denoise) if field.name in (*_LONG, *_FLOAT, *_WORD))
 """The fields of a `Denoise` that are sent as they are."""
@@ -34,11 +36,11 @@ def _columns(rows: int, pages: int) -> dict[str, int]:
     """Words of every field of one segment, 8-byte numbers first so that they are aligned."""
     single = dict.fromkeys(_LONG, 2) | dict.fromkeys((*_FLOAT, *_WORD), 1)
     by_row = dict.fromkeys(("tokens", "since", "until"), rows)
-    return single | {"eos_ids": EOS_IDS} | by_row | {FULL: pages, SLIDING: pages}
+    return single | dict.fromkeys(_IDS, END_IDS) | by_row | {FULL: pages, SLIDING: pages}
 
 
 def _views(block: Tensor, segments: int, rows: int, pages: int) -> dict[str, Tensor]:
-    """The fields of a block: [S] each, eos_ids [S,8], tokens, since and until [S,L], page tables [S,P]."""
+    """The fields of a block: [S] each, lists of ids [S,8], tokens, since and until [S,L], page tables [S,P]."""
     views, first = {}, 0
     for name, words in _columns(rows, pages).items():
         part = block[first : first + segments * words]
@@ -63,6 +65,7 @@ class StepFields:
     seed, canvas_index, step                            see `Counters`
     entropy_bound, confidence_threshold, stability_threshold, stop_at_eos, eos_ids      see `Rules`
     temperature, want_soft  of this step; whether another one follows
+    not_first               see `kernels.triton.head.predict`
     tokens                  the tokens of an encoded segment; values below 0 are rows of images, see `norms.enter`
     FULL, SLIDING           its page tables
     """
@@ -196,4 +199,6 @@ class StepBuffers:
         host["soft_from"][index] = segment.slot if segment.step else self._zeros
         host["soft_to"][index] = self._discard if outside else segment.slot
         host["want_soft"][index] = not segment.last
-        host["eos_ids"][index] = (*segment.eos_ids, *[-1] * (EOS_IDS - len(segment.eos_ids)))
+        for name in _IDS:
+            ids = getattr(segment, name)
+            host[name][index] = (*ids, *[-1] * (END_IDS - len(ids)))

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from redraft.cache.pages import pages_for
 from redraft.config import GenerationSettings
-from redraft.constraints.pins import not_empty
+from redraft.constraints.pins import Allowed
 from redraft.diffusion.constraint import CanvasConstraint, Constraint, TabledConstraint
 from redraft.diffusion.rng import draw
 from redraft.diffusion.step import begin, rule_fields
@@ -115,7 +115,7 @@ class GraphRunner:
     def _take_constrained_step(self) -> None:
         """Take a step in the first slot and pages, still unused, to set up what all constrained canvases share."""
         rows, pages = self.limits.canvas, [0] * pages_for(self.limits.canvas)
-        limit = not_empty(rows, self.model.config.eos_token_id)
+        limit = Allowed(rows, forbidden={0: self.model.config.eos_token_id})
         rehearse_canvas(self.model.packed, limit, rows, rows)
         self.assign(0, pages, pages)
         canvas = Denoise(

@@ -164,7 +164,7 @@ def _sample_at_once(
     """The prediction for some segments, and what makes their soft embeddings from the logits [R,V] that this fills."""
     temperatures, segments, cap = fields.views["temperature"], fields.segments, config.final_logit_softcapping
     vocabulary, scale = shard.vocabulary, shard.embedding_scale
-    given = hidden, vocabulary.head, cap, temperatures, fields.counters, segments, logits
+    given = hidden, vocabulary.head, cap, temperatures, fields.counters, segments, logits, fields.views["not_first"]
     seen = call("predict", predict, *given)
     table = vocabulary.head, scale, cap, temperatures, fields.views["want_soft"], segments
     return seen, partial(call, "soft_embeddings", soft_embeddings, logits, seen, *table, turned=vocabulary.turned)

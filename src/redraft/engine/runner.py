@@ -123,7 +123,8 @@ def attach_logprobs(model: Transformer, hidden: Tensor, segment: Denoise, drafte
     if segment.logprobs is None or not (segment.last or drafted.converged):
         return drafted
     tokens = torch.from_numpy(drafted.argmax_canvas).to(model.device).long()
-    top = top_tokens(model, hidden, tokens, segment.temperature, segment.constraint, segment.logprobs)
+    given = segment.temperature, segment.constraint, segment.logprobs, segment.not_first
+    top = top_tokens(model, hidden, tokens, *given)
     return replace(drafted, top=top)
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from redraft.config import MAX_END_IDS
 from redraft.kernels.gluon import head as gluon_head
 from redraft.kernels.packed import PackedFp8, Rows8, values_and_scale
 from redraft.kernels.triton import philox
@@ -22,6 +23,7 @@ from redraft.kernels.triton.descriptors import bulk_copies, descriptor, load_til
 from redraft.kernels.triton.language import (
     await_inputs,
     cdiv,
+    constexpr,
     early,
     jit,
     next_power_of_2,
@@ -35,6 +37,11 @@ from redraft.kernels.triton.philox import Counters, uniform_of
 from redraft.kernels.triton.quantize import quantize_rows
 from redraft.kernels.triton.segments import KIND_DENOISE, KIND_UNUSED, Segments
 from redraft.kernels.triton.softcap import bounded, capped, tempered
+from redraft.kernels.vocabulary import NEVER
+
+END_IDS = MAX_END_IDS
+"""How many end-of-text ids of a request kernels take; unused ones are -1."""
+LOWEST = constexpr(NEVER)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,6 +96,7 @@ def predict(
     counters: Counters,
     segments: Segments,
     logits: Tensor,
+    not_first: Tensor | None = None,
     *,
     tile: HeadTile | None = None,
 ) -> HeadResult:
@@ -96,10 +104,12 @@ def predict(
 
     hidden [R,D], tied embedding [V,D], temperatures fp32 [S]. `logits` [R,V] in hidden's dtype receives the raw logits
     (not capped, not tempered) of canvas rows; an embedding in FP8 makes an FP8 product. Segments that are not DENOISE
-    cost nothing, and their logits are meaningless. With `tile` the product is Triton's, in that shape.
+    cost nothing, and their logits are meaningless. `not_first` int32 [S,8] are tokens that a segment's first row cannot
+    have, unused ones -1: their logits become `NEVER`, with which `soft_embeddings` takes them for the least likely that
+    the cap allows. With `tile` the product is Triton's, in that shape.
     """
     tiles = multiply(hidden, embedding, cap, temperatures, segments, logits, tile=tile)
-    return sample(logits, tiles, cap, temperatures, counters, segments)
+    return sample(logits, tiles, cap, temperatures, counters, segments, not_first)
 
 
 def multiply(
@@ -115,13 +125,18 @@ def multiply(
 
 
 def sample(
-    logits: Tensor, tiles: Tiles | None, cap: float | None, temperatures: Tensor, counters: Counters, segments: Segments
-) -> HeadResult:
+    logits: Tensor, tiles: Tiles | None, cap: float | None, temperatures: Tensor, counters: Counters,
+    segments: Segments, not_first: Tensor | None = None,
+) -> HeadResult:  # fmt: skip
     """The result of `predict` for raw logits [R,V] with known statistics. Without a cap they are only tempered."""
     if use_triton(logits):
         assert tiles is not None
-        return _finish(logits, tiles, cap, temperatures, counters, segments)
+        return _finish(logits, tiles, cap, temperatures, counters, segments, not_first)
     x = tempered(logits, cap, temperatures)
+    if not_first is not None:
+        segment, which = (not_first >= 0).nonzero(as_tuple=True)
+        impossible = segment * segments.rows, not_first[segment, which].long()
+        logits[impossible], x[impossible] = NEVER, NEVER
     peak, argmax = x.max(-1)
     weights = (x - peak[:, None]).exp()  # [R,V]
     total = weights.sum(-1)
@@ -177,17 +192,18 @@ def _multiply(
 
 
 def _finish(
-    logits: Tensor, tiles: Tiles, cap: float | None, temperatures: Tensor, counters: Counters, segments: Segments
-) -> HeadResult:
+    logits: Tensor, tiles: Tiles, cap: float | None, temperatures: Tensor, counters: Counters, segments: Segments,
+    not_first: Tensor | None,
+) -> HeadResult:  # fmt: skip
     rows, vocab = logits.shape
     argmax, candidate = (torch.empty(rows, dtype=torch.int32, device=logits.device) for _ in range(2))
     entropy, peak, certainty = (torch.empty(rows, dtype=torch.float32, device=logits.device) for _ in range(3))
     count = tiles.peaks.shape[1]
     _finish_kernel[(rows,)](
         logits, tiles.peaks, tiles.masses, tiles.moments, temperatures, segments.kind, segments.length, counters.seed,
-        counters.canvas, counters.step, argmax, candidate, entropy, peak, certainty, vocab, cap,
-        SEGMENT_ROWS=segments.rows, TOKENS=tiles.size, COUNT=count, BLOCK=next_power_of_2(count), num_warps=4,
-        **early(logits),
+        counters.canvas, counters.step, not_first, argmax, candidate, entropy, peak, certainty, vocab, cap,
+        SEGMENT_ROWS=segments.rows, TOKENS=tiles.size, COUNT=count, BLOCK=next_power_of_2(count), END_IDS=END_IDS,
+        num_warps=4, **early(logits),
     )  # fmt: skip
     return HeadResult(argmax=argmax, candidate=candidate, entropy=entropy, peak=peak, certainty=certainty, tiles=tiles)
 
@@ -245,11 +261,11 @@ def _head_kernel(
         tl.store(moments + here, tl.sum(weight * x, 1), row < rows)
 
 
-@jit(varying=("seed", "canvas", "step"))
+@jit(varying=("seed", "canvas", "step", "not_first"))
 def _finish_kernel(
-    logits, peaks, masses, moments, temperatures, kind, length, seed, canvas, step, argmax, candidate, entropy,
-    largest, certainty, vocab, cap, SEGMENT_ROWS: tl.constexpr, TOKENS: tl.constexpr, COUNT: tl.constexpr,
-    BLOCK: tl.constexpr,
+    logits, peaks, masses, moments, temperatures, kind, length, seed, canvas, step, not_first, argmax, candidate,
+    entropy, largest, certainty, vocab, cap, SEGMENT_ROWS: tl.constexpr, TOKENS: tl.constexpr, COUNT: tl.constexpr,
+    BLOCK: tl.constexpr, END_IDS: tl.constexpr,
 ):  # fmt: skip
     """Merge the tiles of one row, then read two of them: the argmax's and the sample's."""
     await_inputs()
@@ -266,18 +282,32 @@ def _finish_kernel(
     tile = tl.arange(0, BLOCK)
     here, inside = row.to(tl.int64) * COUNT + tile, tile < COUNT
     raw_peaks = tl.load(peaks + here, inside, other=float("-inf"))
+    mass = tl.load(masses + here, inside, other=0.0)
+    moment = tl.load(moments + here, inside, other=0.0)
+    never = None
+    if not_first is not None:
+        end = tl.arange(0, END_IDS)
+        never = tl.load(not_first + segment * END_IDS + end, (end >= 0) & (row % SEGMENT_ROWS == 0), other=-1)
+        for number in tl.range(END_IDS * (row % SEGMENT_ROWS == 0).to(tl.int32)):
+            one = tl.sum(tl.where(end == number, never, 0), 0)
+            if one >= 0:
+                its = one // TOKENS
+                tl.store(logits + row.to(tl.int64) * vocab + one, LOWEST)
+                left = _statistics(logits, row, vocab, its * TOKENS + tl.arange(0, TOKENS), never, cap, temperature)
+                raw_peaks = _replaced(raw_peaks, peaks, row * COUNT, tile, its, left[0])
+                mass = _replaced(mass, masses, row * COUNT, tile, its, left[1])
+                moment = _replaced(moment, moments, row * COUNT, tile, its, left[2])
     raw_peak = tl.max(raw_peaks, 0)
     peak = capped(raw_peak, cap, temperature)
     shift = tl.where(inside, capped(raw_peaks, cap, temperature) - peak, 0.0)
     scale = tl.where(inside, tl.exp2(shift), 0.0)
-    mass = tl.load(masses + here, inside, other=0.0)
     weight = mass * scale
     total = tl.sum(weight, 0)
-    moment = tl.sum(scale * (tl.load(moments + here, inside, other=0.0) + shift * mass), 0)
+    moment = tl.sum(scale * (moment + shift * mass), 0)
 
     best = tl.min(tl.where(raw_peaks == raw_peak, tile, BLOCK), 0)
     token = best * TOKENS + tl.arange(0, TOKENS)
-    logit = _tile(logits, row, vocab, token)
+    logit, _ = _tile(logits, row, vocab, token, never)
     winner = tl.min(tl.where(logit == raw_peak, token, vocab - 1), 0)
 
     edges = tl.cumsum(weight.to(tl.float64), 0)
@@ -286,22 +316,43 @@ def _finish_kernel(
     which = tl.minimum(tl.sum((edges <= target).to(tl.int32), 0), COUNT - 1)
     target -= tl.sum(tl.where(tile == which - 1, edges, 0.0), 0)
     token = which * TOKENS + tl.arange(0, TOKENS)
-    logit = _tile(logits, row, vocab, token)
-    weight = tl.where(token < vocab, tl.exp2(capped(logit, cap, temperature) - peak), 0.0)
+    logit, possible = _tile(logits, row, vocab, token, never)
+    weight = tl.where(possible, tl.exp2(capped(logit, cap, temperature) - peak), 0.0)
     passed = tl.cumsum(weight.to(tl.float64), 0) <= target
     drawn = which * TOKENS + tl.sum(passed.to(tl.int32), 0)
-    possible = tl.sum(tl.where((token == drawn) & (weight > 0), 1, 0), 0) > 0  # rounding may hide it
+    found = tl.sum(tl.where((token == drawn) & (weight > 0), 1, 0), 0) > 0  # rounding may hide it
 
     ln2 = 0.6931471805599453
     tl.store(argmax + row, winner)
-    tl.store(candidate + row, tl.where(possible, drawn, winner))
-    found = (tl.log2(total) - moment / total) * ln2
-    tl.store(entropy + row, tl.where(found < 0, 0.0, found))  # NaN is kept, so that it gets noticed
+    tl.store(candidate + row, tl.where(found, drawn, winner))
+    nats = (tl.log2(total) - moment / total) * ln2
+    tl.store(entropy + row, tl.where(nats < 0, 0.0, nats))  # NaN is kept, so that it gets noticed
     tl.store(largest + row, peak * ln2)
     tl.store(certainty + row, -tl.log2(total) * ln2)
 
 
 @jit
-def _tile(logits, row, vocab, token):
-    """One row's raw logits of some tokens, fp32."""
-    return tl.load(logits + row.to(tl.int64) * vocab + token, token < vocab, other=float("-inf")).to(tl.float32)
+def _tile(logits, row, vocab, token, never):
+    """One row's raw logits of some tokens, fp32, and which of these it can have; -inf for others."""
+    possible = token < vocab
+    if never is not None:
+        possible &= tl.max((token[:, None] == never[None]).to(tl.int32), 1) == 0
+    logit = tl.load(logits + row.to(tl.int64) * vocab + token, possible, other=float("-inf")).to(tl.float32)
+    return logit, possible
+
+
+@jit
+def _statistics(logits, row, vocab, token, never, cap, temperature):
+    """The largest raw logit, mass and moment of some tokens, as `_head_kernel` stores them."""
+    logit, possible = _tile(logits, row, vocab, token, never)
+    peak = tl.max(logit, 0)
+    x = tl.where(possible, capped(logit, cap, temperature) - capped(peak, cap, temperature), 0.0)
+    weight = tl.where(possible, tl.exp2(x), 0.0)
+    return peak, tl.sum(weight, 0), tl.sum(weight * x, 0)
+
+
+@jit
+def _replaced(values, stored, first, tile, which, value):
+    """A row's values of all tiles, with that of one tile replaced, also where they are stored."""
+    tl.store(stored + first + which, value)
+    return tl.where(tile == which, value, values)

@@ -67,7 +67,7 @@ def jit(function: Callable[..., Any] | None = None, *, varying: Sequence[str] = 
     return made(function, do_not_specialize=[*OF_SEGMENTS, *varying])
 
 
-def constexpr(value: int) -> Any:
+def constexpr(value: float) -> Any:
     """A number that kernels may read from a global; the plain number without Triton."""
     return value if triton is None else triton.language.constexpr(value)
 

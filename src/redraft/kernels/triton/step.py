@@ -12,15 +12,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from redraft.config import MAX_END_IDS
 from redraft.kernels.triton import philox
-from redraft.kernels.triton.head import Choice
+from redraft.kernels.triton.head import END_IDS, Choice
 from redraft.kernels.triton.language import await_inputs, early, jit, next_power_of_2, tl, use_triton
 from redraft.kernels.triton.philox import INITIAL, PURPOSE_INITIAL, PURPOSE_STEP, STEP, Counters, tokens_of
 from redraft.kernels.triton.segments import DENOISE, KIND_DENOISE, Segments
-
-EOS_IDS = MAX_END_IDS
-"""Entries of `Rules.eos_ids` for a request's end-of-text ids; unused ones are -1."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,7 +130,7 @@ def finish_step(
             prediction.argmax, prediction.candidate, prediction.entropy, rules.entropy_bound,
             rules.confidence_threshold, rules.stability_threshold, rules.stop_at_eos, rules.eos_ids, state.tokens,
             state.argmax, state.stable, slot, counters.seed, counters.canvas, counters.step, segments.kind,
-            segments.length, block, vocab, held, SEGMENT_ROWS=rows, BLOCK=next_power_of_2(rows), EOS_IDS=EOS_IDS,
+            segments.length, block, vocab, held, SEGMENT_ROWS=rows, BLOCK=next_power_of_2(rows), END_IDS=END_IDS,
             PIECE=min(32, next_power_of_2(rows)), num_warps=8, **early(slot),
         )  # fmt: skip
         return report
@@ -208,7 +204,7 @@ def _enter_kernel(
 def _finish_kernel(
     argmaxes, candidates, entropies, entropy_bound, confidence_threshold, stability_threshold, stop_at_eos, eos_ids,
     canvases, last_argmax, stable_steps, slots, seed, canvas_index, step, kind, lengths, block, vocab,
-    helds, SEGMENT_ROWS: tl.constexpr, BLOCK: tl.constexpr, EOS_IDS: tl.constexpr, PIECE: tl.constexpr,
+    helds, SEGMENT_ROWS: tl.constexpr, BLOCK: tl.constexpr, END_IDS: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
     await_inputs()
     segment = tl.program_id(0)
@@ -233,7 +229,7 @@ def _finish_kernel(
         earlier += tl.where(lower, theirs[None], 0.0)
     accepted = inside & (tl.sum(earlier, 1) <= tl.load(entropy_bound + segment))
 
-    eos = tl.load(eos_ids + segment * EOS_IDS + tl.arange(0, EOS_IDS))
+    eos = tl.load(eos_ids + segment * END_IDS + tl.arange(0, END_IDS))
     ended = inside & (tl.max((argmax[:, None] == eos[None]).to(tl.int32), 1) != 0)
     ended &= tl.load(stop_at_eos + segment) != 0
     end = tl.min(tl.where(ended, position + 1, length), 0)
