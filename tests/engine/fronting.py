@@ -23,7 +23,7 @@ def driven(engine: Engine, body: Callable[[AsyncEngine], Awaitable[None]]) -> No
         finally:
             await front.close(drain=False)
         assert not front._thread.is_alive()
-        assert not front._mailboxes
+        assert not engine.busy
 
     asyncio.run(main())
 

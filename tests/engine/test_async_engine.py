@@ -106,7 +106,7 @@ class TestLeaving:
                     await stream.aclose()
             stats = await settled(front)
             assert stats.counters.ended == {"cancelled": 1000}
-            assert not front._mailboxes
+            assert not front._engine.busy
 
         driven(make(), body)
 

@@ -73,7 +73,7 @@ class TestFailure:
                     await collect(one)
             for request, one in zip(requests[2:], waiting, strict=True):
                 assert untimed(await collect(one)) == untimed(expected[request.request_id])
-            assert (await settled(front)).counters.ended == {"cancelled": 2, "length": 3}
+            assert (await settled(front)).counters.ended == {"failed": 2, "length": 3}
 
         driven(engine, body)
 

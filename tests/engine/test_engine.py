@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from asking import CANVAS, SETTINGS, Make, ask, end_of, prompt, run, untimed
+from asking import CANVAS, SETTINGS, Make, add, ask, end_of, prompt, run, untimed
 
 from redraft.cache.pages import PAGE
 from redraft.diffusion.records import Commit, DenoiseStep
@@ -129,7 +129,7 @@ class TestPrefixCache:
         version = 1
         engine = make(weights=lambda: version)
         run(engine, [ask(1, 2 * PAGE)])
-        engine.add(ask(2, 3 * PAGE))
+        add(engine, ask(2, 3 * PAGE))
         engine.step()
         version = 2
         for request_id, length in ((1, 2 * PAGE), (3, 2 * PAGE)):
@@ -143,13 +143,12 @@ class TestPrefixCache:
         version = 1
         engine = make(slots=1, weights=lambda: version)
         run(engine, [ask(1, 2 * PAGE)])
-        engine.add(ask(2))
-        engine.add(ask(1, 2 * PAGE))
+        add(engine, ask(2))
+        events = add(engine, ask(1, 2 * PAGE))
         engine.step()
         version = 2
-        events = []
         while engine.busy:
-            events += engine.step()
+            engine.step()
         assert end_of(events).stats.cached_tokens == 0
 
     def test_weights_that_change_before_an_iterator_is_read_are_noticed(self, make: Make) -> None:
@@ -173,10 +172,11 @@ class TestPrefixCache:
 
         engine = make()
         monkeypatch.setattr(engine.runner, "release", release)
-        engine.add(ask(1, 600))
+        events = add(engine, ask(1, 600))
         engine.step()
         with pytest.raises(RuntimeError) if clean is None else nullcontext():
             engine.cancel(1)
+        assert end_of(events).finish_reason == "cancelled"
         assert not engine.stats().full_pages_used
         assert bool(engine.stats().full_pages_cached) is bool(clean)
 
@@ -209,25 +209,21 @@ class TestEnds:
     @pytest.mark.parametrize("steps", [0, 1, 3, 5, 6, 8])
     def test_cancelled_at_any_moment_returns_everything_at_once(self, make: Make, steps: int) -> None:
         engine = make(slots=2)
-        for i in range(4):
-            engine.add(ask(i, 400))
+        events = add(engine, *(ask(i, 400) for i in range(4)))
         for _ in range(steps):
             engine.step()
         for i in range(4):
             engine.cancel(i)
             engine.cancel(i)
         assert engine.stats().full_pages_used == engine.stats().sliding_pages_used == 0
-        ends = engine.take_events()
-        assert [(end.request_id, end.finish_reason) for end in ends if isinstance(end, Finished)] == [
+        assert [(end.request_id, end.finish_reason) for end in events if isinstance(end, Finished)] == [
             (i, "cancelled") for i in range(4)
         ]
         assert nothing_held(engine)
-        assert engine.step() == []
 
     def test_the_prompt_of_one_that_left_the_queue_was_not_read(self, make: Make) -> None:
         engine = make(slots=1)
-        engine.add(ask(1, 20))
-        engine.add(ask(2, 3000))
+        add(engine, ask(1, 20), ask(2, 3000))
         engine.step()
         engine.cancel(2)
         while engine.busy:
@@ -238,23 +234,23 @@ class TestEnds:
     def test_a_cancelled_neighbour_is_not_missed(self, make: Make) -> None:
         expected = run(make(), [ask(1)])[1]
         engine = make()
-        engine.add(ask(1))
-        engine.add(ask(2))
-        events = engine.step() + engine.step()
+        events = add(engine, ask(1))
+        add(engine, ask(2))
+        for _ in range(2):
+            engine.step()
         engine.cancel(2)
         while engine.busy:
-            events += engine.step()
-        assert untimed([event for event in events if event.request_id == 1]) == untimed(expected)
+            engine.step()
+        assert untimed(events) == untimed(expected)
 
     def test_timeouts_count_from_the_beginning_and_keep_what_is_committed(self, make: Make) -> None:
         now = 0.0
         engine = make(clock=lambda: now, slots=1)
-        engine.add(ask(1, timeout=10.0))
-        engine.add(ask(2, timeout=3.0))
-        ends: list[Finished] = []
+        events = add(engine, ask(1, timeout=10.0), ask(2, timeout=3.0))
         while engine.busy:
-            ends += [event for event in engine.step() if isinstance(event, Finished)]
+            engine.step()
             now += 1.0
+        ends = [event for event in events if isinstance(event, Finished)]
         assert [(end.request_id, end.finish_reason) for end in ends] == [(2, "timeout"), (1, "timeout")]
         assert ends[0].stats.queue_seconds == 3.0
         assert (ends[1].stats.seconds, len(ends[1].token_ids), ends[1].stats.steps) == (10.0, 2 * CANVAS, (5, 5))
@@ -269,13 +265,15 @@ class TestEnds:
         written = "".join(event.text for event in free if isinstance(event, Commit))[: 2 * CANVAS * 3]
         now = 0.0
         engine = make(clock=lambda: now)
-        engine.add(ask(1, settings=dataclasses.replace(SETTINGS, stop=(written[-7:] + "never",)), timeout=timeout))
-        events = [event for _ in range(steps) for event in engine.step()]
+        settings = dataclasses.replace(SETTINGS, stop=(written[-7:] + "never",))
+        events = add(engine, ask(1, settings=settings, timeout=timeout))
+        for _ in range(steps):
+            engine.step()
         assert "".join(event.text for event in events if isinstance(event, Commit)) == written[:-7]
         now = 20.0
         if timeout is None:
             engine.cancel(1)
-        events += engine.step()
+        engine.step()
         end = end_of(events)
         commits = [event for event in events if isinstance(event, Commit)]
         assert len(end.stats.step_budgets) == len(end.stats.steps) == end.stats.canvases
@@ -286,8 +284,7 @@ class TestEnds:
 
     def test_one_whose_text_cannot_be_told_ends_alone(self, make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
         engine = make()
-        engine.add(ask(1))
-        engine.add(ask(2))
+        broken, whole = add(engine, ask(1)), add(engine, ask(2))
         engine.step()
 
         def fails(answer: Answer, ending: str) -> None:
@@ -296,13 +293,24 @@ class TestEnds:
         monkeypatch.setattr(Answer, "break_off", fails)
         engine.cancel(1)
         monkeypatch.undo()
-        events = list[Event | Failed]()
         while engine.busy:
-            events += engine.step()
-        assert [type(event) for event in events if event.request_id == 1] == [Failed]
-        assert untimed([end_of([event for event in events if event.request_id == 2])]) == untimed(
-            [end_of(run(make(), [ask(2)])[2])]
-        )
+            engine.step()
+        assert isinstance(broken[-1], Failed)
+        assert untimed(whole) == untimed(run(make(), [ask(2)])[2])
+        assert nothing_held(engine)
+
+    def test_a_whole_answer_is_told_though_its_slot_cannot_be_given_up(
+        self, make: Make, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def release(slot: int) -> bool:
+            raise RuntimeError("unusable")
+
+        engine = make()
+        with monkeypatch.context() as patch:
+            patch.setattr(engine.runner, "release", release)
+            events = run(engine, [ask(1)])[1]
+        assert untimed(events) == untimed(run(make(), [ask(1)])[1])
+        assert engine.stats().counters.ended == {"length": 1}
         assert nothing_held(engine)
 
     def test_leaving_an_iterator_early_cancels(self, make: Make) -> None:
@@ -343,12 +351,11 @@ class TestEnds:
 class TestRefusals:
     def test_a_full_queue(self, make: Make) -> None:
         engine = make(slots=1, max_waiting=2)
-        engine.add(ask(0))
+        add(engine, ask(0))
         engine.step()
-        engine.add(ask(1))
-        engine.add(ask(2))
+        add(engine, ask(1), ask(2))
         with pytest.raises(QueueFullError, match="2 requests are already waiting; the queue holds at most 2") as caught:
-            engine.add(ask(3))
+            add(engine, ask(3))
         assert caught.value.retry_after >= 1
         assert engine.stats().counters.refused == 1
         assert engine.stats().waiting == 2
@@ -356,11 +363,11 @@ class TestRefusals:
     def test_requests_that_there_is_room_for_do_not_wait(self, make: Make) -> None:
         requests = [ask(i) for i in range(3)]
         engine = make(slots=2, max_waiting=1)
-        for request in requests:
-            engine.add(request)
+        events = add(engine, *requests)
         with pytest.raises(QueueFullError, match="1 requests are already waiting"):
-            engine.add(ask(3))
-        events = [event for _ in range(99) for event in engine.step()]
+            add(engine, ask(3))
+        while engine.busy:
+            engine.step()
         alone = run(make(), requests)
         for request in requests:
             mine = [event for event in events if event.request_id == request.request_id]
@@ -388,9 +395,9 @@ class TestRefusals:
         self, make: Make, change: dict[str, object], error: type[Exception], sentence: str
     ) -> None:
         engine = make()
-        engine.add(ask(7))
+        add(engine, ask(7))
         with pytest.raises(error, match=sentence):
-            engine.add(dataclasses.replace(ask(1), **change))
+            add(engine, dataclasses.replace(ask(1), **change))
         assert engine.stats().counters.refused == 1
         run(engine, [ask(2)])
 
@@ -398,7 +405,7 @@ class TestRefusals:
         engine = make(slots=1, memory_gb=0.004)
         pages = engine.stats().full_pages
         with pytest.raises(SettingError, match=f"pages of 256 tokens; the engine has only {pages}"):
-            engine.add(ask(1, 9000))
+            add(engine, ask(1, 9000))
 
 
 class TestScarcity:
@@ -432,15 +439,15 @@ def test_a_storm_of_shared_prompts_in_scarce_memory_changes_no_answer(make: Make
         mine = (*base[: luck.choice((PAGE, 2 * PAGE, len(base)))], *prompt(luck.randrange(1, 60), i))
         requests.append(dataclasses.replace(ask(i, settings=short), prompt=mine))
     engine = make(memory_gb=0.003, slots=5)
-    told: dict[int, list[Event]] = {i: [] for i in range(30)}
+    told = dict[int, list[Event | Failed]]()
     coming = list(requests)
     while coming or engine.busy:
         if coming and luck.random() < 0.7:
-            engine.add(coming.pop())
+            request = coming.pop()
+            told[request.request_id] = add(engine, request)
         if luck.random() < 0.1:
             engine.cancel(luck.randrange(30))
-        for event in engine.step():
-            told[event.request_id].append(event)
+        engine.step()
     assert nothing_held(engine)
     assert engine.stats().counters.cached_tokens > 0
     whole = [request for request in requests if end_of(told[request.request_id]).finish_reason == "length"]

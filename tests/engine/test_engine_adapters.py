@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 import torch
-from asking import CANVAS, Spelled, ask, end_of, prompt, run, untimed
+from asking import CANVAS, Spelled, add, ask, end_of, prompt, run, untimed
 
 from random_adapter import random_adapter
 from redraft.cache.prefix import prefix_keys
@@ -111,9 +111,9 @@ def test_a_twin_shares_what_its_adapter_leaves_alone(
 def test_an_unknown_adapter_is_refused_before_any_work(model: Transformer, twins: dict[str, Transformer]) -> None:
     engine = engine_of(model, twins)
     with pytest.raises(SettingError, match=r"There is no adapter 'sql'; there are dense, experts\."):
-        engine.add(ask(1, adapter="sql"))
+        add(engine, ask(1, adapter="sql"))
     with pytest.raises(SettingError, match=r"there are none"):
-        engine_of(model, {}).add(ask(1, adapter="sql"))
+        add(engine_of(model, {}), ask(1, adapter="sql"))
     assert not engine.busy
 
 
@@ -133,11 +133,9 @@ def test_an_adapter_that_is_broken_breaks_its_own_answers_alone(model: Transform
         list(bad)
     events += good
     assert untimed(events) == untimed(run(engine_of(model, {}), [ask(1, 300)])[1])
-    engine.add(ask(4, adapter="broken"))
-    engine.add(ask(5))
-    told = []
+    told = add(engine, ask(4, adapter="broken"), ask(5))
     while engine.busy:
-        told += engine.step()
+        engine.step()
     assert [event.request_id for event in told if isinstance(event, Failed)] == [4]
     beside = [event for event in told if event.request_id == 5]
     assert untimed(beside) == untimed(run(engine_of(model, {}), [ask(5)])[5])

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 import pytest
-from asking import SETTINGS, Make, ask, end_of, run
+from asking import SETTINGS, Make, add, ask, end_of, run
 
 from redraft.constraints.pins import Allowed
 from redraft.errors import SettingError
@@ -50,7 +50,7 @@ def test_a_constraint_holds_and_hears_of_every_canvas(make: Make) -> None:
 
 def test_one_that_cannot_be_met_is_refused(make: Make) -> None:
     with pytest.raises(SettingError, match="shortest valid answer has 20 tokens"):
-        make().add(ask(1, constraint=Even(), settings=dataclasses.replace(SETTINGS, max_tokens=19)))
+        add(make(), ask(1, constraint=Even(), settings=dataclasses.replace(SETTINGS, max_tokens=19)))
 
 
 def test_the_first_position_can_be_kept_from_ending_the_answer(make: Make) -> None:

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from itertools import count, islice
 
 import pytest
-from asking import SETTINGS, Make, ask, run, untimed
+from asking import SETTINGS, Make, add, ask, run, untimed
 
 from redraft.engine.engine import Engine
 from redraft.engine.request import Event, Finished, Request
@@ -61,10 +61,9 @@ def test_steps_by_hand_take_nothing_from_an_iterator(make: Make, moment: int) ->
     engine = make()
     events = engine.answer([ask(1)])
     told = [next(events) for _ in range(moment + 1)]
-    engine.add(ask(2))
-    by_hand = []
-    while engine.stats().running + engine.stats().waiting:
-        by_hand += engine.step()
+    by_hand = add(engine, ask(2))
+    while engine.busy:
+        engine.step()
     assert untimed(by_hand) == expected(make, ask(2))
     assert untimed(told + up_to_its_end(events)) == expected(make, ask(1))
 
@@ -74,7 +73,6 @@ def test_whom_somebody_else_cancels_an_iterator_still_tells(make: Make) -> None:
     events = engine.answer([ask(1)])
     next(events)
     engine.cancel(1)
-    assert engine.take_events() == []
     (end,) = up_to_its_end(events)
     assert isinstance(end, Finished)
     assert end.finish_reason == "cancelled"
@@ -82,10 +80,10 @@ def test_whom_somebody_else_cancels_an_iterator_still_tells(make: Make) -> None:
 
 def test_an_iterator_is_not_told_of_an_earlier_request_with_its_id(make: Make) -> None:
     engine = make()
-    engine.add(ask(1))
+    earlier = add(engine, ask(1))
     engine.cancel(1)
     assert untimed(up_to_its_end(engine.answer([ask(1)]))) == expected(make, ask(1))
-    (end,) = engine.take_events()
+    (end,) = earlier
     assert isinstance(end, Finished)
     assert end.finish_reason == "cancelled"
 
@@ -218,19 +216,19 @@ def test_ctrl_c_does_not_wait_where_nobody_else_would_suffer_or_if_pressed_twice
     assert not engine.busy
 
 
-def test_what_ended_before_a_forward_failed_is_told_by_the_next_step(make: Make) -> None:
+def test_what_ended_before_a_forward_failed_did_not_fail(make: Make) -> None:
     now = 0.0
     engine = make(clock=lambda: now)
     engine.runner = failing = Failing(engine)  # type: ignore[assignment]
-    for request in (ask(1), ask(2, timeout=1.0), ask(3)):
-        engine.add(request)
+    told = add(engine, ask(1), ask(2, timeout=1.0), ask(3))
     engine.cancel(1)
     failing.broken, now = 1, 2.0
-    with pytest.raises(ValueError, match="broken"):
+    with pytest.raises(ValueError, match="broken") as caught:
         engine.step()
-    engine.cancel(3)
-    ends = [(event.request_id, event.finish_reason) for event in engine.step() if isinstance(event, Finished)]
-    assert ends == [(1, "cancelled"), (2, "timeout"), (3, "cancelled")]
+    assert engine.fail_running(caught.value) == [3]
+    ends = [(event.request_id, getattr(event, "finish_reason", None)) for event in told]
+    assert ends == [(1, "cancelled"), (2, "timeout"), (3, None)]
+    assert not engine.busy
 
 
 def test_of_two_iterators_with_one_id_the_second_is_refused_and_the_first_goes_on(make: Make) -> None:
@@ -271,7 +269,7 @@ def test_the_id_of_a_request_that_waits_to_be_fed_in_is_taken(make: Make) -> Non
     engine = make(slots=1, max_waiting=2)
     events = engine.answer([ask(i, settings=SHORT) for i in range(4)])
     told = [next(events)]
-    for taken in (engine.add, lambda request: engine.answer([request])):
+    for taken in (lambda request: add(engine, request), lambda request: engine.answer([request])):
         with pytest.raises(SettingError, match="request_id 3 is already being answered"):
             taken(ask(3))
     assert {event.request_id for event in (*told, *events) if isinstance(event, Finished)} == {0, 1, 2, 3}

@@ -73,12 +73,9 @@ def _requests(llm: LLM) -> list[Request]:
 def _alone(llm: LLM, request: Request) -> tuple[Any, ...]:
     """What an engine of its own answers."""
     engine = llm.new_engine()
-    engine.add(request)
-    while engine.busy:
-        for event in engine.step():
-            if isinstance(event, Finished):
-                return _content(event)
-    raise AssertionError("no answer")
+    *_, end = engine.answer([request])
+    assert isinstance(end, Finished)
+    return _content(end)
 
 
 def _content(event: Finished) -> tuple[Any, ...]:

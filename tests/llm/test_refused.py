@@ -268,7 +268,7 @@ def test_a_model_is_not_pickled_or_copied_with_its_weights(llm: LLM, copied: Cal
 def test_a_constraint_that_cannot_fit_counts_as_refused(llm: LLM) -> None:
     engine = llm.new_engine()
     with pytest.raises(ConstraintError):
-        engine.add(llm.request("Hi", choices=["a choice of very many tokens indeed"], max_tokens=2))
+        engine.add(llm.request("Hi", choices=["a choice of very many tokens indeed"], max_tokens=2), print)
     assert engine.stats().counters.refused == 1
 
 

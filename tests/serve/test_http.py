@@ -111,7 +111,7 @@ def test_prompts_are_counted_once_their_requests_have_ended(llm: LLM) -> None:
     engine = llm.new_engine(EngineSettings(slots=1))
     metrics = Metrics(engine.stats)
     for request_id in (1, 2):
-        engine.add(llm.request([2, 50, 60], request_id=request_id, max_tokens=16))
+        engine.add(llm.request([2, 50, 60], request_id=request_id, max_tokens=16), lambda event: None)
     engine.step()
     engine.cancel(2)  # which never had a slot
     begun = metrics.text().decode().splitlines()

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from redraft.cache.pages import PAGE
 from redraft.cache.prefix import prefix_keys
 from redraft.config import MIN_CANVAS, GenerationSettings
 from redraft.diffusion.records import Commit, DenoiseStep, FinishReason
 from redraft.diffusion.schedule import temperature
 from redraft.diffusion.step import rule_fields
 from redraft.engine.latency import steps_within
-from redraft.engine.request import AnswerStats, Ending, Finished, Request, TokenConfidence
+from redraft.engine.request import AnswerStats, Ending, Finished, OnEvent, Request, TokenConfidence
 from redraft.engine.scheduler import Job, Turn
 from redraft.engine.transcript import Transcript
 from redraft.engine.work import Denoise, Drafted, Encode, Segment
@@ -30,6 +31,7 @@ class Answer:
     request: Request
     job: Job
     transcript: Transcript
+    on_event: OnEvent
     eos_ids: tuple[int, ...]
     canvas_length: int
     added: float
@@ -40,7 +42,6 @@ class Answer:
     steps: list[int] = field(default_factory=list)
     budgets: list[int] = field(default_factory=list)
     tokens: list[TokenConfidence] = field(default_factory=list)
-    cached_tokens: int = 0
     _committing: tuple[int, ...] = ()
     _draft: NDArray[np.integer] = field(default_factory=lambda: np.empty(0, np.int64))
     _settled: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
@@ -50,7 +51,13 @@ class Answer:
 
     @classmethod
     def begin(
-        cls, request: Request, transcript: Transcript, eos_ids: tuple[int, ...], canvas_length: int, now: float
+        cls,
+        request: Request,
+        transcript: Transcript,
+        on_event: OnEvent,
+        eos_ids: tuple[int, ...],
+        canvas_length: int,
+        now: float,
     ) -> Answer:
         """A fresh answer and its job. `canvas_length` is the model's, for settings that name none."""
         settings = request.settings
@@ -64,7 +71,7 @@ class Answer:
             keys=prefix_keys(request.prompt, request.adapter, request.images),
             images=[image.positions for image in request.images],
         )
-        answer = cls(request, job, transcript, eos_ids, whole, now, budget=settings.steps)
+        answer = cls(request, job, transcript, on_event, eos_ids, whole, now, budget=settings.steps)
         answer._constraint = None if request.constraint is None else request.constraint.begin()
         answer._constrain(first)
         return answer
@@ -72,6 +79,11 @@ class Answer:
     @property
     def settings(self) -> GenerationSettings:
         return self.request.settings
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens that were not encoded again."""
+        return self.job.table.reused * PAGE
 
     @property
     def tokens_left(self) -> int:

@@ -39,9 +39,9 @@ class _Mailbox:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._queue: asyncio.Queue[Event | EngineError] = asyncio.Queue()
+        self._queue: asyncio.Queue[Event | Failed] = asyncio.Queue()
 
-    def put(self, event: Event | EngineError) -> None:
+    def put(self, event: Event | Failed) -> None:
         """Called on the model's thread."""
         with suppress(RuntimeError):  # the loop is closed: nobody is left to read it
             self._loop.call_soon_threadsafe(self._queue.put_nowait, event)
@@ -49,8 +49,8 @@ class _Mailbox:
     async def get(self) -> Event:
         """The next event; raises the `EngineError` that ended the request."""
         event = await self._queue.get()
-        if isinstance(event, EngineError):
-            raise event
+        if isinstance(event, Failed):
+            raise event.error
         return event
 
 
@@ -101,9 +101,7 @@ class AsyncEngine:
         self._inbox: deque[_Call] = deque()
         self._work: deque[_Call] = deque()
         self._wake = threading.Condition()
-        self._mailboxes: dict[int, _Mailbox] = {}
         self._ids = itertools.count(1)
-        self._stats = engine.stats()
         self._draining = self._stopping = self._gave_up = self._stopped = False
         self._failures = 0
         self._error = EngineError("The engine has stopped.")
@@ -186,8 +184,8 @@ class AsyncEngine:
         await asyncio.shield(asyncio.wrap_future(self._ended))
 
     def stats(self) -> EngineStats:
-        """The engine's last snapshot; never waits for the model."""
-        return self._stats
+        """See `Engine.stats`; never waits for the model."""
+        return self._engine.stats()
 
     async def close(self, *, drain: bool = True, timeout: float | None = None) -> None:
         """Stop the thread. With `drain`, open requests and calls of `run` get up to `timeout` seconds to finish. All
@@ -210,14 +208,12 @@ class AsyncEngine:
         """Add all requests or none; called on the model's thread."""
         added: list[int] = []
         try:
-            for request in requests:
-                self._engine.add(request, since=since)
+            for request, box in zip(requests, boxes, strict=True):
+                self._engine.add(request, box.put, since=since)
                 added.append(request.request_id)
         except Exception:
-            for request_id in added:
-                self._engine.cancel(request_id)
+            self._engine.cancel_all(added)
             raise
-        self._mailboxes |= {request.request_id: box for request, box in zip(requests, boxes, strict=True)}
 
     def _post(self, call: _Call, queue: deque[_Call]) -> None:
         """Queue a call for the model's thread."""
@@ -238,7 +234,9 @@ class AsyncEngine:
             self._loop()
         except Exception as error:
             _log.exception("the engine is stopping: %s", error)
+            self._give_up()
         finally:
+            self._end_all()
             self._refuse()
             self._ended.set_result(None)
 
@@ -248,16 +246,17 @@ class AsyncEngine:
             if self._work:
                 self._call(self._work.popleft())
             self._serve()
-        self._end_all()
 
     def _end_all(self) -> None:
         """End all requests: with an error if the engine has given up, else as cancelled."""
-        self._deliver(self._engine.take_events())
-        left = list(self._mailboxes)
-        if self._gave_up:
-            self._tell(left, self._error)
-        self._engine.cancel_all(left)
-        self._deliver(self._engine.take_events())
+        left = self._engine.open_ids
+        try:
+            if self._gave_up:
+                self._engine.fail_all(left, self._error)
+            else:
+                self._engine.cancel_all(left)
+        except Exception as error:
+            _log.exception("requests ended, and could not be cleaned up: %s", error)
 
     def _call(self, call: _Call) -> None:
         """Run one queued call; before each of its forwards, serve requests and check that it is still wanted."""
@@ -285,7 +284,6 @@ class AsyncEngine:
         """Run everything in the inbox, then one forward of requests."""
         while self._inbox:
             self._inbox.popleft().run()
-        self._stats = self._engine.stats()
         if self._engine.busy:
             self._step()
 
@@ -303,12 +301,12 @@ class AsyncEngine:
         """One forward. If it fails, so do the requests that hold a slot; if it keeps failing, the engine gives up."""
         forwards = self._engine.counters.forwards
         try:
-            self._deliver(self._engine.step())
+            self._engine.step()
             if self._engine.counters.forwards > forwards:
                 self._failures = 0
         except Exception as error:
             self._count_failure(error)
-            self._fail(EngineError(f"A forward failed with {type(error).__name__}: {error}"))
+            self._fail_running(error)
 
     def _count_failure(self, error: BaseException | None) -> None:
         _log.error("a forward failed: %s", error, exc_info=error)
@@ -320,37 +318,16 @@ class AsyncEngine:
         """Stop after what the thread is doing, and end all requests with an error."""
         self._gave_up = self._stopping = True
 
-    def _fail(self, error: EngineError) -> None:
-        """End the requests that hold a slot with this error, since there is no telling how far their canvases got.
-
-        If they cannot be cleaned up, the engine gives up.
-        """
-        running = self._engine.running_ids
-        self._tell(running, error)
+    def _fail_running(self, error: Exception) -> None:
+        """End the requests that hold a slot. If they cannot be cleaned up, the engine gives up."""
         try:
-            self._engine.cancel_all(running)
+            self._engine.fail_running(error)
         except Exception as second:
             _log.exception("a failed forward could not be cleaned up: %s", second)
             self._give_up()
 
-    def _tell(self, request_ids: Sequence[int], error: EngineError) -> None:
-        """Pass an error to those who wait for these requests; they are told nothing after it."""
-        for request_id in request_ids:
-            if (box := self._mailboxes.pop(request_id, None)) is not None:
-                box.put(error)
-
-    def _deliver(self, events: Sequence[Event | Failed]) -> None:
-        self._stats = self._engine.stats()
-        for event in events:
-            box = self._mailboxes.get(event.request_id)
-            if isinstance(event, Finished | Failed):
-                self._mailboxes.pop(event.request_id, None)
-            if box is not None:
-                box.put(event.error if isinstance(event, Failed) else event)
-
     def _refuse(self) -> None:
-        """End whatever is still open, and refuse everything from now on."""
-        self._tell(list(self._mailboxes), self._error)
+        """Refuse everything from now on."""
         with self._wake:
             self._stopped = True
             for queue in (self._inbox, self._work):

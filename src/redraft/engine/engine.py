@@ -9,12 +9,11 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from redraft.cache.pages import PAGE
 from redraft.config import require_type
 from redraft.engine.answer import Answer, next_length
 from redraft.engine.iterators import Iterators
 from redraft.engine.latency import StepClock
-from redraft.engine.request import Ending, Event, Failed, Finished, Request
+from redraft.engine.request import Ending, Event, Failed, Finished, OnEvent, Request
 from redraft.engine.scheduler import Job, Plan, Scheduler
 from redraft.engine.settings import EngineSettings
 from redraft.engine.stats import Counters, EngineStats
@@ -29,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 
 class Engine:
-    """Writes many answers at once. Only `answer` and `rehearse` are thread-safe; see `AsyncEngine`.
+    """Writes many answers at once. Only `answer`, `rehearse` and `stats` are thread-safe; see `AsyncEngine`.
 
     canvas_length  the model's, for requests that do not set one
     adapters       names that requests may ask for
@@ -59,22 +58,21 @@ class Engine:
         self._weights, self._seen_weights = weights, weights()
         self._clock, self._step_clock = clock, StepClock()
         self._open: dict[int, Answer] = {}
-        self._pending_events: list[Event | Failed] = []
         self._iterators = Iterators()
 
     def now(self) -> float:
         """The engine's clock, in seconds; any thread may ask."""
         return self._clock()
 
-    def add(self, request: Request, *, since: float | None = None) -> None:
-        """Queue a request, whose time runs from `since` (by `now`), or from this moment.
+    def add(self, request: Request, on_event: OnEvent, *, since: float | None = None) -> None:
+        """Queue a request, whose events go to `on_event`; its time runs from `since` (by `now`), or from this moment.
 
         Raises an `InputError` for one that can never be answered (with the numbers), and `QueueFullError` when too many
         are waiting. A refused request leaves nothing behind.
         """
         try:
             self._check_queue()
-            answer = self.prepared(request, self.now() if since is None else since)
+            answer = self.prepared(request, on_event, self.now() if since is None else since)
         except (InputError, QueueFullError):
             self.counters.refused += 1
             raise
@@ -92,10 +90,7 @@ class Engine:
             self.runner.rehearse(constraint, length, settings.max_tokens)
 
     def cancel(self, request_id: int) -> None:
-        """End a request before the next forward; its pages return at once. Unknown and ended ids are ignored.
-
-        The next `step` returns its `Finished` with reason "cancelled".
-        """
+        """End a request now; its pages return at once. Unknown and ended ids are ignored."""
         if (answer := self._open.get(request_id)) is not None:
             self._break_off(answer, "cancelled")
 
@@ -105,22 +100,24 @@ class Engine:
             for request_id in request_ids:
                 rest.callback(self.cancel, request_id)
 
-    def step(self) -> list[Event | Failed]:
-        """Run one forward of whatever is ready; returns what happened, in order.
+    def fail_all(self, request_ids: Iterable[int], error: EngineError) -> None:
+        """End several with this error, as `cancel_all` does."""
+        with ExitStack() as rest:
+            for request_id in request_ids:
+                rest.callback(self._end_failed, self._open[request_id], error)
 
-        Events of requests from `answer` are returned by their iterators only. After an exception, cancel the requests
-        of `running_ids`: there is no telling how far their canvases got. Those that wait can go on.
+    def fail_running(self, error: BaseException) -> list[int]:
+        """After `step` has raised this: end the requests that hold a slot, and return their ids.
+
+        There is no telling how far their canvases got. Those that wait can go on.
         """
-        self.forward()
-        return self.take_events()
+        running = list(self.scheduler.running)
+        reason = f"{type(error).__name__}: {error}".removesuffix(": ")
+        self.fail_all(running, EngineError(f"A forward failed with {reason}"))
+        return running
 
-    def take_events(self) -> list[Event | Failed]:
-        """What `step` would return without running a forward: the ends of requests cancelled since the last one."""
-        events, self._pending_events = self._pending_events, []
-        return events
-
-    def forward(self) -> None:
-        """Run one forward of whatever is ready, and deliver what happened."""
+    def step(self) -> None:
+        """Run one forward of whatever is ready, and deliver what happened. After an exception, call `fail_running`."""
         started = self._clock()
         self._expire(started)
         plan = self._plan(started)
@@ -138,7 +135,7 @@ class Engine:
         self._process_results(plan, drafted, after)
         self.counters.schedule_seconds += (planned - started) + (self._clock() - after)
 
-    def prepared(self, request: Request, since: float) -> Answer:
+    def prepared(self, request: Request, on_event: OnEvent, since: float) -> Answer:
         """The answer for a request, not yet queued. Raises what `add` raises, except for a full queue."""
         self._check(request)
         transcript = Transcript(
@@ -147,7 +144,7 @@ class Engine:
             chat=request.chat,
             reasoning_open=request.chat and thought_open(request.prompt, self.decoder),
         )
-        answer = Answer.begin(request, transcript, self._eos_ids, self._canvas_length, since)
+        answer = Answer.begin(request, transcript, on_event, self._eos_ids, self._canvas_length, since)
         self.scheduler.check(answer.job)
         return answer
 
@@ -163,9 +160,9 @@ class Engine:
         self.scheduler.add(answer.job)
 
     @property
-    def running_ids(self) -> list[int]:
-        """Requests that hold a slot; all others are waiting, and no forward has touched them."""
-        return list(self.scheduler.running)
+    def open_ids(self) -> list[int]:
+        """Requests that have not ended."""
+        return list(self._open)
 
     @property
     def queue_full(self) -> bool:
@@ -174,8 +171,8 @@ class Engine:
 
     @property
     def busy(self) -> bool:
-        """Whether there is anything to do or to report."""
-        return bool(self._open or self._pending_events)
+        """Whether there is anything to do."""
+        return bool(self._open)
 
     def answer(self, requests: Sequence[Request]) -> Iterator[Event]:
         """Check all requests at once, then answer them; closing the iterator cancels what is left.
@@ -191,7 +188,7 @@ class Engine:
         return self._iterators.answer(self, requests)
 
     def stats(self) -> EngineStats:
-        """A snapshot of counters and page use."""
+        """A snapshot of counters and page use; any thread may ask, and may meet the middle of a step."""
         return self.counters.snapshot(self.scheduler, self._step_clock, self._canvas_length)
 
     def _check(self, request: Request) -> None:
@@ -219,10 +216,6 @@ class Engine:
         if request.constraint is not None:
             request.constraint.check(request.settings.max_tokens)
 
-    def _deliver(self, events: Sequence[Event | Failed]) -> None:
-        """Hand events to the iterators of `answer`; those of other requests wait for the next `take_events`."""
-        self._pending_events += [event for event in events if not self._iterators.take(event)]
-
     def _notice_weights(self) -> None:
         if (weights := self._weights()) != self._seen_weights:
             self._seen_weights = weights
@@ -247,11 +240,12 @@ class Engine:
 
     def _break_off(self, answer: Answer, ending: Ending) -> None:
         try:
-            events = answer.break_off(ending)
+            for commit in answer.break_off(ending):
+                answer.on_event(commit)
         except Exception as error:
-            self._deliver([self._fail(answer, error)])
+            self._fail(answer, error)
         else:
-            self._deliver([*events, self._finish(answer)])
+            self._finish(answer)
 
     def _plan(self, now: float) -> Plan:
         self._admit(now)
@@ -288,59 +282,58 @@ class Engine:
             assert one.slot == turn.job.slot
             answer = self._open[turn.job.request_id]
             try:
-                events = self._after_step(answer, turn.job, one, now)
+                self._after_step(answer, turn.job, one, now)
             except Exception as error:
-                events = [self._fail(answer, error)]
-            self._deliver(events)
+                self._fail(answer, error)
 
-    def _after_step(self, answer: Answer, job: Job, drafted: Drafted, now: float) -> Sequence[Event | Failed]:
-        step, events = job.step - 1, list[Event]()
+    def _after_step(self, answer: Answer, job: Job, drafted: Drafted, now: float) -> None:
+        step = job.step - 1
         if not np.isfinite(drafted.entropy).all():
             raise NotFiniteError()
         answer.follow(drafted, step)
         if answer.request.drafts:
-            events.append(answer.record(drafted, step))
+            answer.on_event(answer.record(drafted, step))
         if not drafted.converged and job.step < answer.budget:
-            return events
-        events.append(answer.commit(drafted, now))
+            return
+        answer.on_event(answer.commit(drafted, now))
         self.counters.canvases += 1
         if answer.ended is not None:
-            events.append(self._finish(answer))
+            self._finish(answer)
         else:
             self.scheduler.next_canvas(job, len(drafted.argmax_canvas), answer.go_on())
-        return events
 
-    def _finish(self, answer: Answer) -> Finished:
-        """Free an answer that has ended, count it, and return its last event."""
-        self._free(answer)
+    def _finish(self, answer: Answer) -> None:
+        """End an answer as `answer.ended` says."""
         finished = answer.finished(self._clock())
         self.counters.record_end(finished)
-        return finished
+        self._end(answer, finished)
 
-    def _fail(self, answer: Answer, error: Exception) -> Failed:
-        """Free an answer that cannot go on, and count it; the others can."""
+    def _fail(self, answer: Answer, error: Exception) -> None:
+        """End an answer that cannot go on, unless it has ended and only the end of its slot failed; the others can."""
         if not isinstance(error, NotFiniteError):
             _log.error("an answer failed: %s", error, exc_info=error)
             error = EngineError(f"The answer failed with {type(error).__name__}: {error}")
         elif answer.job.slot >= 0:
             self.scheduler.distrust(answer.job)
-        self._free(answer)
-        self.counters.record_failure(self._clock() - answer.added)
-        return Failed(request_id=answer.request.request_id, error=error)
+        if answer.job.request_id in self._open:
+            self._end_failed(answer, error)
 
-    def _free(self, answer: Answer) -> None:
-        """Return the slot and pages of an answer that has ended, for whatever reason, unless they have been."""
+    def _end_failed(self, answer: Answer, error: EngineError) -> None:
+        self.counters.record_failure(self._clock() - answer.added)
+        self._end(answer, Failed(request_id=answer.request.request_id, error=error))
+
+    def _end(self, answer: Answer, last: Finished | Failed) -> None:
+        """Return an answer's slot and pages, then tell its last event, also if the runner fails to give up the slot."""
         job = answer.job
-        if job.request_id not in self._open:
-            return
-        if job.slot >= 0:
-            answer.cached_tokens = job.table.reused * PAGE
+        had_slot = job.slot >= 0
+        if had_slot:
             self.counters.record_release(len(answer.request.prompt), answer.cached_tokens)
-        clean = job.slot < 0
+        clean = False
         try:
-            clean = clean or self.runner.release(job.slot)
+            clean = not had_slot or self.runner.release(job.slot)
         finally:
             if not clean:
                 self.scheduler.distrust(job)
             self.scheduler.remove(job)
             del self._open[job.request_id]
+            answer.on_event(last)

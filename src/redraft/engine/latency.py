@@ -10,25 +10,24 @@ class StepClock:
     """Seconds of a forward as a line over its tokens, fitted to the latest forwards."""
 
     def __init__(self) -> None:
-        self._weight = self._x = self._y = self._xx = self._xy = 0.0
+        self._sums = (0.0,) * 5
+        """Weighted sums of 1, x, y, xx and xy; replaced as a whole, because other threads may be reading them."""
 
     def saw(self, tokens: int, seconds: float) -> None:
         """Learn from a forward of `tokens` that took `seconds`."""
-        self._weight = FORGET * self._weight + 1
-        self._x = FORGET * self._x + tokens
-        self._y = FORGET * self._y + seconds
-        self._xx = FORGET * self._xx + tokens * tokens
-        self._xy = FORGET * self._xy + tokens * seconds
+        latest = 1.0, tokens, seconds, tokens * tokens, tokens * seconds
+        self._sums = tuple(FORGET * old + new for old, new in zip(self._sums, latest, strict=True))
 
     def seconds(self, tokens: int) -> float | None:
         """Expected seconds of a forward of `tokens`; None before the first measurement."""
-        if not self._weight:
+        weight, *sums = self._sums
+        if not weight:
             return None
-        mean_x, mean_y = self._x / self._weight, self._y / self._weight
-        spread = self._xx / self._weight - mean_x**2
+        mean_x, mean_y, mean_xx, mean_xy = (one / weight for one in sums)
+        spread = mean_xx - mean_x**2
         if spread < 1e-6 * mean_x**2:  # all of one size: assume time grows at most in proportion
             return mean_y * max(1.0, tokens / mean_x)
-        slope = max(0.0, (self._xy / self._weight - mean_x * mean_y) / spread)
+        slope = max(0.0, (mean_xy - mean_x * mean_y) / spread)
         return max(mean_y + slope * (tokens - mean_x), 0.1 * mean_y)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -159,3 +159,6 @@ class Failed:
 
 
 Event = DenoiseStep | Commit | Finished
+
+OnEvent = Callable[[Event | Failed], None]
+"""Called with every event of a request, in order, by the thread that runs the engine."""
