@@ -203,8 +203,8 @@ class LLM:
         check_adapter_name(name)
         if name in self.adapters:
             raise SettingError(f"There is already an adapter {name!r}.")
-        found = adapter_for(self.path, folder, vision=self.model.vision is not None)
-        self._engines.add(name, loaded_with(self._engines.models[None], self.path, found))
+        adapter = adapter_for(self.path, folder, vision=self.model.vision is not None)
+        self._engines.add(name, loaded_with(self._engines.models[None], self.path, adapter))
 
     def with_adapter(self, name: str | None) -> Self:
         """A view of this LLM with an adapter, or without one for None; it shares the engine and everything else.
@@ -332,18 +332,18 @@ class LLM:
         return PromptReader(self.tokenizer, self.template, vision_settings)
 
     def _constraint(
-        self, keywords: dict[str, Any], settings: GenerationSettings, ids: Sequence[int], built: Constraint | None
+        self, keywords: dict[str, Any], settings: GenerationSettings, ids: Sequence[int], own: Constraint | None
     ) -> Constraint | None:
-        """The constraint that the keywords ask for, unless the caller has built one."""
-        given = {name: value for name, value in keywords.items() if value is not None}
-        known: dict[str, Any] = {
+        """The constraint that the keywords ask for, unless the caller brings its `own`."""
+        named = {name: value for name, value in keywords.items() if value is not None}
+        defaults: dict[str, Any] = {
             "allow_empty": not settings.forbid_empty,
             "thought_open": thought_open(ids, self.tokenizer),
         }
-        found = build(self.tokenizer, eos_ids=self.eos_ids, **(known | given))
-        if found is not None and built is not None:
-            raise SettingError(f"{next(iter(given))} and constraint are both given; use one of them.")
-        return found or built
+        constraint = build(self.tokenizer, eos_ids=self.eos_ids, **(defaults | named))
+        if constraint is not None and own is not None:
+            raise SettingError(f"{next(iter(named))} and constraint are both given; use one of them.")
+        return constraint or own
 
     def _answers(
         self, prompts: Sequence[Prompt], raw: bool, settings: Sequence[Mapping[str, Any]]
@@ -363,9 +363,9 @@ class LLM:
     ) -> Iterator[Event]:
         """Validate right away, then return the lazy stream of events, whose `request_id` is the prompt's index."""
         requests = []
-        for i, (prompt, given) in enumerate(zip(prompts, settings, strict=True)):
+        for i, (prompt, own) in enumerate(zip(prompts, settings, strict=True)):
             try:
-                requests.append(self.request(prompt, request_id=next(self._ids), raw=raw, drafts=drafts, **given))
+                requests.append(self.request(prompt, request_id=next(self._ids), raw=raw, drafts=drafts, **own))
             except InputError as error:
                 if len(prompts) > 1:
                     error.args = (f"prompts[{i}]: {error}",)
@@ -403,18 +403,18 @@ class LLM:
 
 def _settings_of_each(
     count: int,
-    given: Mapping[str, Any],
+    shared: Mapping[str, Any],
     seeds: Sequence[int] | None = None,
     each: Sequence[Mapping[str, Any]] | None = None,
 ) -> list[dict[str, Any]]:
     """The settings of each of `count` prompts. Raises `SettingError`."""
     _check_each(count, seeds, each)
-    if seeds is not None and given.get("seed") is not None:
+    if seeds is not None and shared.get("seed") is not None:
         raise SettingError("seed and seeds are both given; use one of them.", "seed")
-    owned = [{**({"seed": seeds[i]} if seeds else {}), **(each[i] if each else {})} for i in range(count)]
-    if wrong := sorted({name for one in (given, *owned) for name in one} & {"request_id", "timeout", "drafts"}):
+    own_settings = [{**({"seed": seeds[i]} if seeds else {}), **(each[i] if each else {})} for i in range(count)]
+    if wrong := sorted({name for one in (shared, *own_settings) for name in one} & {"request_id", "timeout", "drafts"}):
         raise SettingError(f"{wrong[0]} is not a setting of an answer; only requests to an engine take it.", wrong[0])
-    return [{**given, **own} for own in owned]
+    return [{**shared, **own} for own in own_settings]
 
 
 def _check_each(count: int, seeds: Sequence[int] | None, each: Sequence[Mapping[str, Any]] | None) -> None:
@@ -450,8 +450,8 @@ def adapter_for(model: Path, adapter: str | Path, *, vision: bool) -> Adapter:
     """The adapter in a folder, checked against the model's folder before the model is loaded."""
     if not isinstance(adapter, str | Path):
         raise SettingError(f"An adapter must be a folder, not of type {type(adapter).__name__}.")
-    found = load_adapter(adapter)
-    if not vision and not (found := found.without("vision.")).factors:
+    loaded = load_adapter(adapter)
+    if not vision and not (loaded := loaded.without("vision.")).factors:
         raise CheckpointError(f"The adapter in {adapter} changes only the vision tower, which is not loaded.")
-    found.check_fits(shapes_of(Checkpoint(model, vision=vision).empty_model()), str(adapter))
-    return found
+    loaded.check_fits(shapes_of(Checkpoint(model, vision=vision).empty_model()), str(adapter))
+    return loaded

@@ -12,7 +12,7 @@ host wait for the device. The order of calls for an answer of at most `max_token
         limit = state.canvas(length, tokens_left)    # None: anything is allowed
         for each step:
             limit.hold(canvas)                       # what enters the model
-            seen = limit.restrict(logits)            # tempered, of all free positions
+            distribution = limit.restrict(logits)    # tempered, of all free positions
         state.advance(committed)                     # all tokens of the committed canvas
 """
 

@@ -23,13 +23,13 @@ def prefill(
     images: Sequence[Sequence[PlacedImage]] | None = None,
 ) -> Tensor:
     """Encode prompts of any lengths, including their images; returns the last hidden state of each [B,D]."""
-    shown = [()] * len(prompts) if images is None else images
+    images_of = [()] * len(prompts) if images is None else images
     final = torch.zeros(len(prompts), model.config.hidden_size, dtype=model.dtype, device=model.device)
     starts = [0] * len(prompts)
     while any(start < len(prompt) for start, prompt in zip(starts, prompts, strict=True)):
         ends = [
             cut_outside([image.positions for image in mine], start, min(start + CHUNK, len(prompt)))
-            for start, prompt, mine in zip(starts, prompts, shown, strict=True)
+            for start, prompt, mine in zip(starts, prompts, images_of, strict=True)
         ]
         counts = [end - start for start, end in zip(starts, ends, strict=True)]
         width = max(counts)
@@ -37,8 +37,10 @@ def prefill(
             [*prompt[start:end], *[0] * (width - end + start)]
             for start, end, prompt in zip(starts, ends, prompts, strict=True)
         ]
-        seen = [_embed_images(model, mine, start, end) for start, end, mine in zip(starts, ends, shown, strict=True)]
-        hidden = model.encode(torch.tensor(chunk, device=model.device), cache, counts, seen)  # [B,T,D]
+        embeddings = [
+            _embed_images(model, mine, start, end) for start, end, mine in zip(starts, ends, images_of, strict=True)
+        ]
+        hidden = model.encode(torch.tensor(chunk, device=model.device), cache, counts, embeddings)  # [B,T,D]
         for row, n in enumerate(counts):
             if n:
                 final[row] = hidden[row, n - 1]

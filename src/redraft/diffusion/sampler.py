@@ -69,10 +69,9 @@ class Distribution:
         before = torch.where(which > 0, edges.gather(1, (which - 1).clamp(min=0)), 0.0)
         inner = one_each(parts, which[:, 0])  # [R,chunk]
         inside = torch.searchsorted(inner.double().cumsum(-1), target - before, right=True)
-        found = inner.gather(1, inside.clamp(max=parts.shape[2] - 1)) > 0
-        return torch.where(found & (inside < parts.shape[2]), which * parts.shape[2] + inside, self.argmax[:, None])[
-            :, 0
-        ]
+        width = parts.shape[2]
+        possible = (inside < width) & (inner.gather(1, inside.clamp(max=width - 1)) > 0)
+        return torch.where(possible, which * width + inside, self.argmax[:, None])[:, 0]
 
     def top(self, tokens: Tensor, count: int) -> TopTokens:
         """Log-probabilities (not below `LEAST_LOGPROB`) of `tokens` [R] and of the `count` most likely ones."""
@@ -173,17 +172,18 @@ def predict_together(
     """
     sizes = list(map(len, hidden))
     logits = model.logits(torch.cat(list(hidden)), temperature).split(sizes)
-    seen = joined(*map(_restricted, constraints, logits))
-    soft = model.mean_embeddings(seen.probabilities) if want_soft else None
-    return Prediction(seen.argmax, seen.pick(torch.cat(list(uniform))), seen.entropy, soft).split(sizes)
+    distribution = joined(*map(_restricted, constraints, logits))
+    soft = model.mean_embeddings(distribution.probabilities) if want_soft else None
+    candidate = distribution.pick(torch.cat(list(uniform)))
+    return Prediction(distribution.argmax, candidate, distribution.entropy, soft).split(sizes)
 
 
 def _restricted(constraint: CanvasConstraint | None, logits: Tensor) -> Distribution:
     """The distribution of a whole canvas from its tempered logits [L,V], which are overwritten."""
     if constraint is None:
         return Distribution.of(logits)
-    held = constraint.hold(torch.zeros(len(logits), dtype=torch.long, device=logits.device))
-    return distribution_under(constraint, held, logits.shape[1], lambda rows: logits if rows is None else logits[rows])
+    fixed = constraint.hold(torch.zeros(len(logits), dtype=torch.long, device=logits.device))
+    return distribution_under(constraint, fixed, logits.shape[1], lambda rows: logits if rows is None else logits[rows])
 
 
 def rows_at_once(model: Transformer) -> int:
@@ -206,10 +206,10 @@ def _predict_rows(model: Transformer, logits: Tensor, uniform: Tensor, want_soft
     soft = None
     if want_soft and model.dtype != logits.dtype:
         soft = model.soft_embeddings(logits)  # from rounded logits, whose probabilities differ
-    seen = Distribution.of(logits)
+    distribution = Distribution.of(logits)
     if want_soft and soft is None:
-        soft = model.mean_embeddings(seen.probabilities)
-    return Prediction(seen.argmax, seen.pick(uniform), seen.entropy, soft)
+        soft = model.mean_embeddings(distribution.probabilities)
+    return Prediction(distribution.argmax, distribution.pick(uniform), distribution.entropy, soft)
 
 
 def _constrained(
@@ -223,12 +223,12 @@ def _constrained(
     """The prediction for a whole canvas [L,D]. The head sees only positions and tokens that are open to choice."""
     tokens = constraint.tokens(hidden.device)
     rows = None if tokens is None else model.embeddings(tokens)  # [W,D]
-    seen = _distribution(model, hidden, rows, temperature, constraint, tokens)
-    soft = model.mean_embeddings(seen.probabilities, rows) if want_soft else None
-    argmax, candidate = seen.argmax, seen.pick(uniform)
+    distribution = _distribution(model, hidden, rows, temperature, constraint, tokens)
+    soft = model.mean_embeddings(distribution.probabilities, rows) if want_soft else None
+    argmax, candidate = distribution.argmax, distribution.pick(uniform)
     if tokens is not None:
         argmax, candidate = tokens[argmax], tokens[candidate]
-    return Prediction(argmax, candidate, seen.entropy, soft)
+    return Prediction(argmax, candidate, distribution.entropy, soft)
 
 
 def _distribution(
@@ -244,28 +244,28 @@ def _distribution(
     def logits_of(rows: Tensor | None) -> Tensor:
         return model.logits(hidden if rows is None else hidden[rows], temperature, table)
 
-    held = constraint.hold(torch.zeros(len(hidden), dtype=torch.long, device=hidden.device))
-    held = held if tokens is None else torch.searchsorted(tokens, held)
-    return distribution_under(constraint, held, model.config.vocab_size if tokens is None else len(tokens), logits_of)
+    fixed = constraint.hold(torch.zeros(len(hidden), dtype=torch.long, device=hidden.device))
+    fixed = fixed if tokens is None else torch.searchsorted(tokens, fixed)
+    return distribution_under(constraint, fixed, model.config.vocab_size if tokens is None else len(tokens), logits_of)
 
 
 def distribution_under(
-    constraint: CanvasConstraint, held: Tensor, width: int, logits_of: Callable[[Tensor | None], Tensor]
+    constraint: CanvasConstraint, fixed: Tensor, width: int, logits_of: Callable[[Tensor | None], Tensor]
 ) -> Distribution:
     """The constrained distribution of a whole canvas [L] over `width` tokens.
 
-    `held` [L] are the tokens of positions that are not free. `logits_of` takes the rows of the free positions (None for
-    all) and returns their tempered logits [F,W].
+    `fixed` [L] are the tokens of positions that are not free. `logits_of` takes the rows of the free positions (None
+    for all) and returns their tempered logits [F,W].
     """
-    rows = constraint.free(len(held), held.device)
+    rows = constraint.free(len(fixed), fixed.device)
     if rows is None:
         return constraint.restrict(logits_of(None))
-    certain = torch.zeros(len(held), width, device=held.device).scatter_(1, held[:, None], 1.0)
+    certain = torch.zeros(len(fixed), width, device=fixed.device).scatter_(1, fixed[:, None], 1.0)
     entropy = torch.zeros_like(certain[:, 0])
     if not len(rows):
-        return Distribution(certain, held, entropy)
+        return Distribution(certain, fixed, entropy)
     part = constraint.restrict(logits_of(rows))
-    whole, new = (certain, held, entropy), (part.probabilities, part.argmax, part.entropy)
+    whole, new = (certain, fixed, entropy), (part.probabilities, part.argmax, part.entropy)
     return Distribution(*(old.index_copy_(0, rows, some) for old, some in zip(whole, new, strict=True)))
 
 
@@ -287,8 +287,8 @@ def accept(entropy: Tensor, entropy_bound: float) -> Tensor:
     the most certain position is always accepted.
     """
     ordered, order = entropy.sort(dim=-1, stable=True)
-    kept = ordered.cumsum(-1) - ordered <= entropy_bound
-    return torch.zeros_like(kept).scatter_(-1, order, kept)
+    accepted = ordered.cumsum(-1) - ordered <= entropy_bound
+    return torch.zeros_like(accepted).scatter_(-1, order, accepted)
 
 
 def renoise(candidate: Tensor, accepted: Tensor, noise: Tensor) -> Tensor:

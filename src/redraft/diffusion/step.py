@@ -79,18 +79,20 @@ def advance(
     model: Transformer, hidden: Tensor, state: CanvasState, rule: StepRule, uniform: Tensor, noise: Tensor
 ) -> tuple[CanvasState, Outcome]:
     """Take a step from the canvas' hidden states [L,D]; `uniform` fp64 and `noise` int64 [L] are its random numbers."""
-    given = uniform, rule.temperature, rule.constraint, rule.not_first
-    seen = sampler.predict(model, hidden, *given, want_soft=not rule.last)  # ii.
-    return decide(seen, state, rule, noise)
+    distribution = rule.temperature, rule.constraint, rule.not_first
+    prediction = sampler.predict(model, hidden, uniform, *distribution, want_soft=not rule.last)  # ii.
+    return decide(prediction, state, rule, noise)
 
 
-def decide(seen: sampler.Prediction, state: CanvasState, rule: StepRule, noise: Tensor) -> tuple[CanvasState, Outcome]:
+def decide(
+    prediction: sampler.Prediction, state: CanvasState, rule: StepRule, noise: Tensor
+) -> tuple[CanvasState, Outcome]:
     """The rest of `advance`, given the forward's prediction for the canvas."""
-    accepted = sampler.accept(seen.entropy[None], rule.entropy_bound)[0]  # iii.
-    canvas = _hold(sampler.renoise(seen.candidate, accepted, noise), rule.constraint)
-    stable, converged = _judge(seen.argmax, seen.entropy, state, rule)  # iv.
-    after = CanvasState(canvas, seen.soft, seen.argmax, stable)  # v.
-    return after, Outcome(seen.argmax, accepted, seen.entropy, converged)
+    accepted = sampler.accept(prediction.entropy[None], rule.entropy_bound)[0]  # iii.
+    canvas = _hold(sampler.renoise(prediction.candidate, accepted, noise), rule.constraint)
+    stable, converged = _judge(prediction.argmax, prediction.entropy, state, rule)  # iv.
+    after = CanvasState(canvas, prediction.soft, prediction.argmax, stable)  # v.
+    return after, Outcome(prediction.argmax, accepted, prediction.entropy, converged)
 
 
 def _judge(argmax: Tensor, entropy: Tensor, state: CanvasState, rule: StepRule) -> tuple[Tensor, Tensor]:

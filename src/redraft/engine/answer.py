@@ -247,11 +247,11 @@ class Answer:
 
     def _confidence(self, drafted: Drafted, count: int) -> list[TokenConfidence]:
         top, settled = drafted.top, self._settled.tolist()
-        known = zip(drafted.argmax_canvas[:count].tolist(), drafted.entropy.tolist(), settled, strict=False)
+        columns = zip(drafted.argmax_canvas[:count].tolist(), drafted.entropy.tolist(), settled, strict=False)
         if top is None:
-            return [TokenConfidence(*one) for one in known]
+            return [TokenConfidence(*one) for one in columns]
         likely = (tuple(zip(*both, strict=True)) for both in zip(top.token_ids, top.logprobs, strict=True))
-        return [TokenConfidence(*one, own, pairs) for one, own, pairs in zip(known, top.chosen, likely, strict=False)]
+        return [TokenConfidence(*one, own, pairs) for one, own, pairs in zip(columns, top.chosen, likely, strict=False)]
 
 
 def next_length(settings: GenerationSettings, whole: int, left: int) -> int:

@@ -270,7 +270,7 @@ class Engine:
         return work
 
     def _record_timing(self, plan: Plan, work: list[Segment], seconds: float) -> None:
-        self._step_clock.saw(plan.tokens, seconds)
+        self._step_clock.observe(plan.tokens, seconds)
         canvases = sum(isinstance(segment, Denoise) for segment in work)
         encoded = plan.tokens - sum(segment.tokens for segment in work if isinstance(segment, Denoise))
         self.counters.record_forward(canvases, encoded, seconds)

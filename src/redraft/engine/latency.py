@@ -13,7 +13,7 @@ class StepClock:
         self._sums = (0.0,) * 5
         """Weighted sums of 1, x, y, xx and xy; replaced as a whole, because other threads may be reading them."""
 
-    def saw(self, tokens: int, seconds: float) -> None:
+    def observe(self, tokens: int, seconds: float) -> None:
         """Learn from a forward of `tokens` that took `seconds`."""
         latest = 1.0, tokens, seconds, tokens * tokens, tokens * seconds
         self._sums = tuple(FORGET * old + new for old, new in zip(self._sums, latest, strict=True))

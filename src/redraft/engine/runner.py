@@ -58,8 +58,8 @@ class EagerRunner:
 
     def assign(self, slot: int, full: Sequence[int], sliding: Sequence[int]) -> None:
         """See `work.Runner.assign`."""
-        held = self._slots.setdefault(slot, _Slot())
-        held.full, held.sliding = list(full), list(sliding)
+        state = self._slots.setdefault(slot, _Slot())
+        state.full, state.sliding = list(full), list(sliding)
 
     def release(self, slot: int) -> bool:
         """See `work.Runner.release`; whoever reads pages that are not finite will notice."""
@@ -88,15 +88,15 @@ class EagerRunner:
         return drafted
 
     def _span(self, segment: Segment) -> Span:
-        held = self._slots[segment.slot]
-        where = {"start": segment.start, "full": held.full, "sliding": held.sliding}
+        slot = self._slots[segment.slot]
+        where = {"start": segment.start, "full": slot.full, "sliding": slot.sliding}
         if isinstance(segment, Encode):
             ids = torch.tensor(segment.token_ids, device=self.model.device)
             images = [ImageEmbeddings(image.start, self.model.embed_image(image.content)) for image in segment.images]
             return Span(token_ids=ids, causal=True, images=images, **where)
-        state = held.canvas
-        assert state is not None
-        return Span(token_ids=state.canvas, causal=False, soft=state.soft, **where)
+        canvas = slot.canvas
+        assert canvas is not None
+        return Span(token_ids=canvas.canvas, causal=False, soft=canvas.soft, **where)
 
     def _draws(self, steps: Sequence[Denoise]) -> dict[int, Draws]:
         """Every canvas' random numbers by slot; new canvases are first filled with noise."""
@@ -111,10 +111,10 @@ class EagerRunner:
         return draws
 
     def _step(self, segment: Denoise, hidden: Tensor, draws: Draws) -> Drafted:
-        held = self._slots[segment.slot]
-        assert held.canvas is not None
-        entered = held.canvas.canvas
-        held.canvas, outcome = advance(self.model, hidden, held.canvas, segment, draws.uniform[0], draws.tokens[0])
+        slot = self._slots[segment.slot]
+        assert slot.canvas is not None
+        entered = slot.canvas.canvas
+        slot.canvas, outcome = advance(self.model, hidden, slot.canvas, segment, draws.uniform[0], draws.tokens[0])
         return attach_logprobs(self.model, hidden, segment, _drafted(segment.slot, entered, outcome))
 
 

@@ -88,10 +88,10 @@ class SlotPages:
         """Zero the values that are not finite in pages that need it. Returns whether there were none."""
         if not any(self._unclean.values()):
             return True
-        given = {kind: sorted(pages) for kind, pages in self._unclean.items()}
+        numbers = {kind: sorted(pages) for kind, pages in self._unclean.items()}
         with DeviceGroup(pages.device for pages in self.stored) as group:
-            found = group.map(lambda pages: pages.clean(given), self.stored)
-        clean = not any(map(bool, found))
+            dirty = group.map(lambda pages: pages.clean(numbers), self.stored)
+        clean = not any(map(bool, dirty))
         for unclean in self._unclean.values():
             unclean.clear()
         return clean

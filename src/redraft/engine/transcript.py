@@ -24,8 +24,8 @@ class TextDelta:
 class Transcript:
     """Tokens and text of one answer. The first `reported` tokens, and `text`, have been reported.
 
-    `spelled` is the text of the first `kept` tokens. These have been reported and end with a complete character, so
-    they are not decoded again; `marks` are where special tokens that structure an answer begin in it.
+    `cached_text` is the text of the first `cached` tokens. These have been reported and end with a complete character,
+    so they are not decoded again; `marks` are where special tokens that structure an answer begin in it.
 
     A stop string ends the answer wherever it stands, but in a `chat` only in the content: not in thoughts or calls, nor
     in the special tokens that mark them. `reasoning_open` says that the prompt ended inside a thought.
@@ -39,8 +39,8 @@ class Transcript:
     reported: int = 0
     text: str = ""
     stop_text: str | None = None
-    kept: int = 0
-    spelled: str = ""
+    cached: int = 0
+    cached_text: str = ""
     marks: tuple[int, ...] = ()
 
     def add(self, tokens: Sequence[int], finish_reason: FinishReason | None) -> TextDelta:
@@ -62,7 +62,7 @@ class Transcript:
         is_all = text == whole and decoded == spelled
         end = len(self.tokens) if is_all else self._covering(len(decoded) - len(whole) + len(text))
         if is_all:
-            self.kept, self.spelled, self.marks = end, spelled, marks
+            self.cached, self.cached_text, self.marks = end, spelled, marks
         if finish_reason is not None:
             del self.tokens[end:]
         delta = TextDelta(text[len(self.text) :], tuple(self.tokens[self.reported : end]), finish_reason)
@@ -75,7 +75,7 @@ class Transcript:
 
     def _covering(self, length: int) -> int:
         """How many of the first tokens, at least those already reported, spell `length` characters of the text."""
-        # Every probe decodes all tokens that are not kept, so there must be few probes.
+        # Every probe decodes all tokens that are not cached, so there must be few probes.
         counts = range(self.reported, len(self.tokens))
         return self.reported + bisect_left(counts, length, key=self._complete_length)
 
@@ -83,8 +83,8 @@ class Transcript:
         return len(_complete(self._decoded(count)))
 
     def _decoded(self, count: int) -> str:
-        """The text of the first `count` tokens, which include the kept ones."""
-        return self.spelled + self.decoder.decode(self.tokens[self.kept : count])
+        """The text of the first `count` tokens, which include the cached ones."""
+        return self.cached_text + self.decoder.decode(self.tokens[self.cached : count])
 
     def _content(self, text: str, marks: Sequence[int]) -> str:
         """The text with what is not content blanked out, given where its special tokens begin; of the same length."""
@@ -94,12 +94,12 @@ class Transcript:
     def _marks(self) -> tuple[int, ...]:
         """Where special tokens that structure an answer begin in the decoded text."""
         ids = {self.decoder.special_ids.get(string) for string in STRINGS}
-        found, at, first = list(self.marks), len(self.spelled), self.kept
-        for place in range(self.kept, len(self.tokens)):
+        marks, at, first = list(self.marks), len(self.cached_text), self.cached
+        for place in range(self.cached, len(self.tokens)):
             if self.tokens[place] in ids:
                 at, first = at + len(self.decoder.decode(self.tokens[first:place])), place
-                found.append(at)
-        return tuple(found)
+                marks.append(at)
+        return tuple(marks)
 
 
 def _complete(text: str) -> str:
@@ -109,14 +109,14 @@ def _complete(text: str) -> str:
 
 def first_stop(text: str, stop: Sequence[str]) -> tuple[int, str] | None:
     """The position and text of the stop string that ends first, which is found no matter how canvases cut the text."""
-    found = [(at + len(word), at, word) for word in stop if (at := text.find(word)) >= 0]
-    return min(found)[1:] if found else None
+    matches = [(at + len(word), at, word) for word in stop if (at := text.find(word)) >= 0]
+    return min(matches)[1:] if matches else None
 
 
 def _partial_stop(text: str, stop: tuple[str, ...]) -> int:
     """Count the last characters of a text that may turn out to be the start of a stop string."""
-    held = 0
+    count = 0
     for word in stop:
         longest = min(len(word) - 1, len(text))
-        held = next((n for n in range(longest, held, -1) if text.endswith(word[:n])), held)
-    return held
+        count = next((n for n in range(longest, count, -1) if text.endswith(word[:n])), count)
+    return count
