@@ -243,7 +243,7 @@ def test_of_two_iterators_with_one_id_the_second_is_refused_and_the_first_goes_o
 def test_two_requests_with_one_id_are_refused_before_any_work(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Compiling what a constraint needs may take seconds."""
     engine, worked = make(), list[object]()
-    for name in ("prepared", "rehearse"):
+    for name in ("new_answer", "rehearse"):
         monkeypatch.setattr(engine, name, lambda *given: worked.append(given))
     with pytest.raises(SettingError, match="Two requests have the same request_id"):
         engine.answer([ask(1), ask(1)])

@@ -36,7 +36,7 @@ class TestLatencyBudget:
             def __getattr__(self, name: str) -> object:
                 return getattr(self.runner, name)
 
-            def prepare(self, work: object) -> None:
+            def capture(self, work: object) -> None:
                 nonlocal now, capture
                 now, capture = now + capture, 0.0
 

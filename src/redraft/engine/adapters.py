@@ -37,10 +37,10 @@ class RunnerByAdapter:
         """See `work.Runner.rehearse`; all runners have the same kernels."""
         self._first.rehearse(constraint, length, max_tokens)
 
-    def prepare(self, work: Sequence[Segment]) -> None:
-        """See `work.Runner.prepare`."""
+    def capture(self, work: Sequence[Segment]) -> None:
+        """See `work.Runner.capture`."""
         for runner, own in self._divided(work):
-            runner.prepare(own)
+            runner.capture(own)
 
     def run(self, work: Sequence[Segment]) -> list[Drafted]:
         """See `work.Runner.run`."""

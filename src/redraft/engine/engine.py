@@ -72,14 +72,14 @@ class Engine:
         """
         try:
             self._check_queue()
-            answer = self.prepared(request, on_event, self.now() if since is None else since)
+            answer = self.new_answer(request, on_event, self.now() if since is None else since)
         except (InputError, QueueFullError):
             self.counters.refused += 1
             raise
         self.queue(answer)
 
     def rehearse(self, request: Request) -> None:
-        """Do now the work that would hold up all others in a request's first forward; any thread may call it.
+        """Compile a request's constraint for the GPU, as all others would wait for it; any thread may call it.
 
         Raises `ConstraintError` if `max_tokens` is too small for the constraint.
         """
@@ -120,12 +120,13 @@ class Engine:
         """Run one forward of whatever is ready, and deliver what happened. After an exception, call `fail_running`."""
         started = self._clock()
         self._expire(started)
-        plan = self._plan(started)
+        self._admit(started)
+        plan = self.scheduler.plan()
         if not plan.turns:
             return
         work = self._work(plan, started)
         planned = self._clock()
-        self.runner.prepare(work)
+        self.runner.capture(work)
         before = self._clock()
         with without_autocast():
             drafted = self.runner.run(work)
@@ -135,7 +136,7 @@ class Engine:
         self._process_results(plan, drafted, after)
         self.counters.schedule_seconds += (planned - started) + (self._clock() - after)
 
-    def prepared(self, request: Request, on_event: OnEvent, since: float) -> Answer:
+    def new_answer(self, request: Request, on_event: OnEvent, since: float) -> Answer:
         """The answer for a request, not yet queued. Raises what `add` raises, except for a full queue."""
         self._check(request)
         transcript = Transcript(
@@ -154,7 +155,7 @@ class Engine:
             raise SettingError(f"request_id {request_id} is already being answered.")
 
     def queue(self, answer: Answer) -> None:
-        """Queue an answer that `prepared` has made, as `add` does."""
+        """Queue an answer that `new_answer` has made, as `add` does."""
         assert answer.request.request_id not in self._open
         self._open[answer.request.request_id] = answer
         self.scheduler.add(answer.job)
@@ -246,10 +247,6 @@ class Engine:
             self._fail(answer, error)
         else:
             self._finish(answer)
-
-    def _plan(self, now: float) -> Plan:
-        self._admit(now)
-        return self.scheduler.plan()
 
     def _admit(self, now: float) -> None:
         if self.scheduler.may_admit:

@@ -141,8 +141,8 @@ class GraphRunner:
             self.shared.rehearsed.add(constraint)
 
     @torch.inference_mode()
-    def prepare(self, work: Sequence[Segment]) -> None:
-        """See `engine.work.Runner`: captures the graphs that have not been."""
+    def capture(self, work: Sequence[Segment]) -> None:
+        """See `engine.work.Runner`."""
         if self.shared.graphs is None or len(self._steps) == len(BUCKETS):
             return
         with on_device(self.model.device):

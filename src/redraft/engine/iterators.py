@@ -58,7 +58,7 @@ class Iterators:
             raise SettingError("Two requests have the same request_id.")
         inbox = _Inbox(request.request_id for request in requests)
         with self._lock:
-            answers = [engine.prepared(request, inbox.put, engine.now()) for request in requests]
+            answers = [engine.new_answer(request, inbox.put, engine.now()) for request in requests]
         for request in requests:
             engine.rehearse(request)
         return self._events(engine, answers, inbox)

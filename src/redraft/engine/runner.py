@@ -72,8 +72,8 @@ class EagerRunner:
     def rehearse(self, constraint: Constraint, length: int, max_tokens: int) -> None:
         """See `work.Runner.rehearse`; there is nothing to do."""
 
-    def prepare(self, work: Sequence[Segment]) -> None:
-        """See `work.Runner.prepare`; there is nothing to do."""
+    def capture(self, work: Sequence[Segment]) -> None:
+        """See `work.Runner.capture`; there is nothing to do."""
 
     @torch.inference_mode()
     def run(self, work: Sequence[Segment]) -> list[Drafted]:

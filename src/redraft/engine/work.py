@@ -151,21 +151,21 @@ class Runner(Protocol):
         ...
 
     def warm_up(self) -> None:
-        """Do now what the first forwards would otherwise have to wait for, such as compiling kernels.
+        """Capture graphs and compile kernels for all sizes that forwards can have.
 
         Called before the first forward, or not at all.
         """
         ...
 
     def rehearse(self, constraint: Constraint, length: int, max_tokens: int) -> None:
-        """Do now what an answer's first forward under this constraint would wait for; any thread may call it.
+        """Compile the kernels that an answer's first forward under this constraint needs; any thread may call it.
 
         `length` is that of the answer's first canvas, `max_tokens` is the answer's.
         """
         ...
 
-    def prepare(self, work: Sequence[Segment]) -> None:
-        """Do now what only the first forward of this size needs, so that timing `run` excludes it."""
+    def capture(self, work: Sequence[Segment]) -> None:
+        """Capture the graphs that this forward needs and that have not been, so that timing `run` excludes it."""
         ...
 
     def run(self, work: Sequence[Segment]) -> list[Drafted]:
