@@ -8,7 +8,7 @@ from redraft.diffusion.constraint import TabledConstraint
 from redraft.diffusion.schedule import temperature
 from redraft.diffusion.step import rule_fields
 from redraft.engine.runner import EagerRunner
-from redraft.engine.work import Denoise, Drafted, Encode, Limits
+from redraft.engine.work import Denoise, DenoiseResult, Encode, Limits
 from redraft.model import Transformer
 
 
@@ -22,11 +22,11 @@ def take_steps(
     constraints: Sequence[TabledConstraint | None] | None = None,
     eos_ids: tuple[int, ...] = (),
     not_first: tuple[int, ...] = (),
-) -> list[list[Drafted]]:
+) -> list[list[DenoiseResult]]:
     """Every step of the first canvas behind each prompt, of at most a page of tokens; all prompts together."""
     runner, slots = _runner(model, len(prompts)), range(len(prompts))
     runner.run([Encode(slot=slot, start=0, token_ids=tuple(prompts[slot])) for slot in slots])
-    found: list[list[Drafted]] = [[] for _ in slots]
+    found: list[list[DenoiseResult]] = [[] for _ in slots]
     for step in range(settings.steps):
         going = [slot for slot in slots if not (found[slot] and found[slot][-1].converged)]
         work = [

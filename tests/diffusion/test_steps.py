@@ -10,7 +10,7 @@ from redraft.config import GenerationSettings
 from redraft.constraints import Allowed
 from redraft.diffusion.prefill import prefill
 from redraft.diffusion.records import DenoiseStep, record_from_dict
-from redraft.engine.work import Drafted
+from redraft.engine.work import DenoiseResult
 from redraft.model import Transformer
 from redraft.model.presets import preset
 from redraft.reference import Reference
@@ -42,11 +42,11 @@ PROMPT = list(range(7, 30))  # longer than the window of 8
 
 def together(
     model: Transformer, prompts: list[list[int]], seeds: list[int], settings: GenerationSettings = SETTINGS
-) -> list[list[Drafted]]:
+) -> list[list[DenoiseResult]]:
     return take_steps(model, prompts, settings, seeds=seeds, length=LENGTH)
 
 
-def assert_same(ours: list[Drafted], reference: list[DenoiseStep]) -> None:
+def assert_same(ours: list[DenoiseResult], reference: list[DenoiseStep]) -> None:
     """Equal decisions; entropies to rounding."""
     for mine, theirs in zip(ours, reference, strict=True):
         assert mine.entropy == pytest.approx(theirs.entropy, abs=2e-3)
@@ -121,7 +121,7 @@ def test_pinned_positions_do_not_count_as_confident(model: Transformer) -> None:
     pins = Allowed(LENGTH, {position: 20 for position in range(1, LENGTH)})
     settings = dataclasses.replace(SETTINGS, stability_threshold=0, steps=1)
 
-    def first(settings: GenerationSettings) -> Drafted:
+    def first(settings: GenerationSettings) -> DenoiseResult:
         return take_steps(model, [PROMPT], settings, seeds=[1], length=LENGTH, constraints=[pins])[0][0]
 
     entropy = first(settings).entropy[0]

@@ -15,7 +15,7 @@ from fronting import collect, driven, encode_for_ever, settled
 from redraft.diffusion.records import Commit, DenoiseStep
 from redraft.engine.async_engine import AsyncEngine
 from redraft.engine.request import Finished
-from redraft.engine.work import Drafted, Segment
+from redraft.engine.work import DenoiseResult, Segment
 from redraft.errors import EngineError, PromptError, QueueFullError
 from redraft.model import Transformer
 
@@ -301,7 +301,7 @@ class TestClosing:
         held, running = threading.Event(), threading.Event()
         run_forward = engine.runner.run
 
-        def held_forward(work: Sequence[Segment]) -> list[Drafted]:
+        def held_forward(work: Sequence[Segment]) -> list[DenoiseResult]:
             running.set()
             held.wait(10)
             return run_forward(work)

@@ -20,7 +20,7 @@ from redraft.cache.paged import page_bytes
 from redraft.diffusion.records import Commit, DenoiseStep
 from redraft.engine.build import limits_for, new_runner
 from redraft.engine.settings import EngineSettings
-from redraft.engine.work import Drafted, Limits, Segment
+from redraft.engine.work import DenoiseResult, Limits, Segment
 from redraft.errors import ConstraintError, PromptError, SettingError
 from redraft.eval.files import DATA
 from redraft.eval.sudoku import TASK
@@ -100,7 +100,7 @@ def test_a_stream_that_is_collected_during_a_forward_disturbs_no_other(llm: LLM)
     expected = llm.generate([2, 51], **SHORT).token_ids
     run_forward = llm.engine.runner.run
 
-    def collecting(work: Sequence[Segment]) -> list[Drafted]:
+    def collecting(work: Sequence[Segment]) -> list[DenoiseResult]:
         drafted = run_forward(work)
         gc.collect()
         return drafted

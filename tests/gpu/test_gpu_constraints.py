@@ -19,7 +19,7 @@ from redraft.constraints.tokens import Ending, compile_tokens
 from redraft.constraints.vocabulary import Vocabulary
 from redraft.diffusion.constraint import TabledConstraint
 from redraft.engine.graph_runner import GraphRunner
-from redraft.engine.work import Drafted
+from redraft.engine.work import DenoiseResult
 from redraft.kernels.triton.constrained import (
     CanvasTables,
     ClassSums,
@@ -65,8 +65,8 @@ def plain() -> Transformer:
     return randomized(CONFIG)
 
 
-def steps(runner: GraphRunner, limits: Mapping[int, TabledConstraint | None]) -> dict[int, list[Drafted]]:
-    found: dict[int, list[Drafted]] = {slot: [] for slot in limits}
+def steps(runner: GraphRunner, limits: Mapping[int, TabledConstraint | None]) -> dict[int, list[DenoiseResult]]:
+    found: dict[int, list[DenoiseResult]] = {slot: [] for slot in limits}
     for slot in limits:
         runner.run(prompt(slot, 300))
     for step in range(4):

@@ -16,7 +16,7 @@ from redraft.diffusion.constraint import TabledConstraint
 from redraft.diffusion.schedule import temperature
 from redraft.diffusion.step import rule_fields
 from redraft.engine.graph_runner import GraphRunner
-from redraft.engine.work import Denoise, Drafted, Limits
+from redraft.engine.work import Denoise, DenoiseResult, Limits
 from redraft.model import Transformer
 from redraft.model.packed.transformer import PackedTransformer
 from steps import take_steps
@@ -65,7 +65,7 @@ def plainly(
     length: int = 16,
     constraint: TabledConstraint | None = None,
     not_first: tuple[int, ...] = (),
-) -> list[Drafted]:
+) -> list[DenoiseResult]:
     """The steps of the eager runner."""
     found = take_steps(
         model, [prompt], SETTINGS, seeds=[100 + slot], length=length, constraints=[constraint], not_first=not_first
@@ -73,7 +73,7 @@ def plainly(
     return found[0]
 
 
-def same(record: Drafted, drafted: Drafted) -> bool:
+def same(record: DenoiseResult, drafted: DenoiseResult) -> bool:
     """Equal decisions; entropies to rounding."""
     close = torch.allclose(torch.tensor(record.entropy), torch.tensor(drafted.entropy), atol=1e-4)
     names = "canvas", "argmax_canvas", "accepted", "converged"

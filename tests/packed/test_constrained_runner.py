@@ -10,7 +10,7 @@ from running import STEPS, constraint, ids, new_runner, plainly, same, step_of
 from redraft.constraints.answer import AutomatonCanvas, AutomatonConstraint
 from redraft.constraints.pins import Allowed
 from redraft.diffusion.constraint import TabledConstraint
-from redraft.engine.work import Drafted, Encode, Segment
+from redraft.engine.work import DenoiseResult, Encode, Segment
 from redraft.kernels.switches import Operation, watching
 from redraft.model import Transformer
 from redraft.model.packed.transformer import PackedTransformer
@@ -55,9 +55,9 @@ def test_a_canvas_shorter_than_the_buffers(plain: Transformer, packed: PackedTra
             assert same(record, runner.run([step_of(0, 40, step, length=11, constraint=limit)])[0])
 
 
-def answers(packed: PackedTransformer, limits: Mapping[int, TabledConstraint | None]) -> dict[int, list[Drafted]]:
+def answers(packed: PackedTransformer, limits: Mapping[int, TabledConstraint | None]) -> dict[int, list[DenoiseResult]]:
     """All steps of slots' canvases, together."""
-    runner, found = new_runner(packed), {slot: list[Drafted]() for slot in limits}
+    runner, found = new_runner(packed), {slot: list[DenoiseResult]() for slot in limits}
     runner.run([Encode(slot=slot, start=0, token_ids=PROMPTS[slot]) for slot in limits])
     for step in range(STEPS):
         work: list[Segment] = [

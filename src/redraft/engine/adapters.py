@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from redraft.diffusion.constraint import Constraint
-from redraft.engine.work import Denoise, Drafted, Runner, Segment
+from redraft.engine.work import Denoise, DenoiseResult, Runner, Segment
 
 
 class RunnerByAdapter:
@@ -42,12 +42,12 @@ class RunnerByAdapter:
         for runner, own in self._divided(work):
             runner.capture(own)
 
-    def run(self, work: Sequence[Segment]) -> list[Drafted]:
+    def run(self, work: Sequence[Segment]) -> list[DenoiseResult]:
         """See `work.Runner.run`."""
-        drafted = {}
+        results = {}
         for runner, own in self._divided(work):
-            drafted |= {one.slot: one for one in runner.run(own)}
-        return [drafted[segment.slot] for segment in work if isinstance(segment, Denoise)]
+            results |= {result.slot: result for result in runner.run(own)}
+        return [results[segment.slot] for segment in work if isinstance(segment, Denoise)]
 
     def _divided(self, work: Sequence[Segment]) -> Iterator[tuple[Runner, list[Segment]]]:
         """Each adapter's runner and its segments."""

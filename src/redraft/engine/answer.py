@@ -18,7 +18,7 @@ from redraft.engine.latency import steps_within
 from redraft.engine.request import AnswerStats, Ending, Finished, OnEvent, Request, TokenConfidence
 from redraft.engine.scheduler import Job, Turn
 from redraft.engine.transcript import Transcript
-from redraft.engine.work import Denoise, Drafted, Encode, Segment
+from redraft.engine.work import Denoise, DenoiseResult, Encode, Segment
 
 if TYPE_CHECKING:
     from redraft.diffusion.constraint import ConstraintState, TabledConstraint
@@ -118,34 +118,34 @@ class Answer:
             work.append(self._denoise(turn.encode[1]))
         return work
 
-    def record(self, drafted: Drafted, step: int) -> DenoiseStep:
+    def record(self, result: DenoiseResult, step: int) -> DenoiseStep:
         """The step that was just taken, as a record."""
         return DenoiseStep(
             request_id=self.request.request_id,
             canvas_index=self.job.canvas_index,
             step=step,
-            canvas=tuple(drafted.canvas.tolist()),
-            argmax_canvas=tuple(drafted.argmax_canvas.tolist()),
-            accepted=tuple(drafted.accepted.tolist()),
-            entropy=tuple(drafted.entropy.tolist()),
+            canvas=tuple(result.canvas.tolist()),
+            argmax_canvas=tuple(result.argmax_canvas.tolist()),
+            accepted=tuple(result.accepted.tolist()),
+            entropy=tuple(result.entropy.tolist()),
             temperature=self._temperature(step),
-            converged=drafted.converged,
+            converged=result.converged,
         )
 
-    def follow(self, drafted: Drafted, step: int) -> None:
+    def follow(self, result: DenoiseResult, step: int) -> None:
         """Note since which step each position of the draft has held its token."""
-        now = drafted.argmax_canvas
+        now = result.argmax_canvas
         self._settled = np.zeros(len(now), np.int64) if step == 0 else np.where(now == self._draft, self._settled, step)
         self._draft = now
 
-    def commit(self, drafted: Drafted, now: float) -> Commit:
+    def commit(self, result: DenoiseResult, now: float) -> Commit:
         """The canvas is done: take its tokens up to the first end-of-text, and never more than max_tokens."""
-        canvas = tuple(drafted.argmax_canvas.tolist())
+        canvas = tuple(result.argmax_canvas.tolist())
         end = next((i for i, token in enumerate(canvas) if token in self.eos_ids), None)
         room = self.tokens_left
         taken = canvas[:end][:room]
         new = self.transcript.add(taken, self._reason(canvas, end, len(taken), room))
-        self.tokens += self._confidence(drafted, len(taken))
+        self.tokens += self._confidence(result, len(taken))
         self._committing = canvas
         del self.tokens[len(self.transcript.tokens) :]
         self.steps.append(self.job.step)
@@ -245,9 +245,9 @@ class Answer:
             return None
         return "stop" if closed else "length"
 
-    def _confidence(self, drafted: Drafted, count: int) -> list[TokenConfidence]:
-        top, settled = drafted.top, self._settled.tolist()
-        columns = zip(drafted.argmax_canvas[:count].tolist(), drafted.entropy.tolist(), settled, strict=False)
+    def _confidence(self, result: DenoiseResult, count: int) -> list[TokenConfidence]:
+        top, settled = result.top, self._settled.tolist()
+        columns = zip(result.argmax_canvas[:count].tolist(), result.entropy.tolist(), settled, strict=False)
         if top is None:
             return [TokenConfidence(*one) for one in columns]
         likely = (tuple(zip(*both, strict=True)) for both in zip(top.token_ids, top.logprobs, strict=True))

@@ -18,7 +18,7 @@ from redraft.engine.scheduler import Job, Plan, Scheduler
 from redraft.engine.settings import EngineSettings
 from redraft.engine.stats import Counters, EngineStats
 from redraft.engine.transcript import Transcript
-from redraft.engine.work import Denoise, Drafted, Runner, Segment
+from redraft.engine.work import Denoise, DenoiseResult, Runner, Segment
 from redraft.errors import EngineError, InputError, NotFiniteError, PromptError, QueueFullError, SettingError
 from redraft.model.placement import without_autocast
 from redraft.text.marks import Decoder
@@ -129,11 +129,11 @@ class Engine:
         self.runner.capture(work)
         before = self._clock()
         with without_autocast():
-            drafted = self.runner.run(work)
+            results = self.runner.run(work)
         after = self._clock()
         self.scheduler.ran(plan)
         self._record_timing(plan, work, after - before)
-        self._process_results(plan, drafted, after)
+        self._process_results(plan, results, after)
         self.counters.schedule_seconds += (planned - started) + (self._clock() - after)
 
     def new_answer(self, request: Request, on_event: OnEvent, since: float) -> Answer:
@@ -272,32 +272,32 @@ class Engine:
         encoded = plan.tokens - sum(segment.tokens for segment in work if isinstance(segment, Denoise))
         self.counters.record_forward(canvases, encoded, seconds)
 
-    def _process_results(self, plan: Plan, drafted: list[Drafted], now: float) -> None:
+    def _process_results(self, plan: Plan, results: list[DenoiseResult], now: float) -> None:
         """Process the results of a forward in the order of its turns. A failure ends only its own answer."""
         steps = [turn for turn in plan.turns if turn.denoise]
-        for turn, one in zip(steps, drafted, strict=True):
-            assert one.slot == turn.job.slot
+        for turn, result in zip(steps, results, strict=True):
+            assert result.slot == turn.job.slot
             answer = self._open[turn.job.request_id]
             try:
-                self._after_step(answer, turn.job, one, now)
+                self._after_step(answer, turn.job, result, now)
             except Exception as error:
                 self._fail(answer, error)
 
-    def _after_step(self, answer: Answer, job: Job, drafted: Drafted, now: float) -> None:
+    def _after_step(self, answer: Answer, job: Job, result: DenoiseResult, now: float) -> None:
         step = job.step - 1
-        if not np.isfinite(drafted.entropy).all():
+        if not np.isfinite(result.entropy).all():
             raise NotFiniteError()
-        answer.follow(drafted, step)
+        answer.follow(result, step)
         if answer.request.drafts:
-            answer.on_event(answer.record(drafted, step))
-        if not drafted.converged and job.step < answer.budget:
+            answer.on_event(answer.record(result, step))
+        if not result.converged and job.step < answer.budget:
             return
-        answer.on_event(answer.commit(drafted, now))
+        answer.on_event(answer.commit(result, now))
         self.counters.canvases += 1
         if answer.ended is not None:
             self._finish(answer)
         else:
-            self.scheduler.next_canvas(job, len(drafted.argmax_canvas), answer.go_on())
+            self.scheduler.next_canvas(job, len(result.argmax_canvas), answer.go_on())
 
     def _finish(self, answer: Answer) -> None:
         """End an answer as `answer.ended` says."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from redraft.config import FULL, SLIDING, LayerType
-from redraft.engine.work import Denoise, Drafted, Encode, Segment
+from redraft.engine.work import Denoise, DenoiseResult, Encode, Segment
 from redraft.kernels.device_group import DeviceGroup
 from redraft.kernels.triton.head import END_IDS
 from redraft.kernels.triton.philox import Counters
@@ -157,11 +157,11 @@ class StepBuffers:
         """Copy a report [S,2+4L], or that of some segments from `first` on, to the host."""
         self._report[first : first + len(block)].copy_(block, non_blocking=True)
 
-    def drafted(self, index: int, segment: Denoise) -> Drafted:
+    def drafted(self, index: int, segment: Denoise) -> DenoiseResult:
         """What the last report to arrive, see `kernels.triton.step.Report`, says of a canvas."""
         report = self._arrived[index].copy()  # the next report comes to the same place
         canvas, argmax, accepted, entropy = report[2:].reshape(4, -1)[:, : segment.length]
-        return Drafted(
+        return DenoiseResult(
             slot=segment.slot,
             canvas=canvas,
             argmax_canvas=argmax,

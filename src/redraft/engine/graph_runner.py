@@ -34,7 +34,7 @@ from redraft.engine.graph_buffers import StepBuffers
 from redraft.engine.graph_step import SlotState, new_slots, run_step
 from redraft.engine.runner import attach_logprobs
 from redraft.engine.slot_pages import SlotPages
-from redraft.engine.work import Denoise, Drafted, Encode, Limits, Segment
+from redraft.engine.work import Denoise, DenoiseResult, Encode, Limits, Segment
 from redraft.kernels.streams import GraphMemory, memory_for_graphs, on_device
 from redraft.kernels.switches import graphable
 from redraft.model.packed.forward import new_images
@@ -150,9 +150,9 @@ class GraphRunner:
                 self.bucket(len(parts))
 
     @torch.inference_mode()
-    def run(self, work: Sequence[Segment]) -> list[Drafted]:
+    def run(self, work: Sequence[Segment]) -> list[DenoiseResult]:
         """See `engine.work.Runner`."""
-        drafted: list[Drafted] = []
+        drafted: list[DenoiseResult] = []
         pages = self.shared.pages
         pages.begin(work)
         with on_device(self.model.device):
@@ -195,7 +195,7 @@ class GraphRunner:
             first += image.content.tokens
         return places
 
-    def _forward(self, parts: list[Segment], places: Mapping[PlacedImage, int]) -> list[Drafted]:
+    def _forward(self, parts: list[Segment], places: Mapping[PlacedImage, int]) -> list[DenoiseResult]:
         parts, rounds = self._by_automaton(parts)
         step = self.bucket(len(parts))
         step.buffers.write(parts, self.shared.pages.tables, places)

@@ -17,7 +17,7 @@ from redraft.diffusion.constraint import Constraint
 from redraft.diffusion.rng import Draws, draw
 from redraft.diffusion.sampler import top_tokens
 from redraft.diffusion.step import CanvasState, Outcome, advance, begin
-from redraft.engine.work import Denoise, Drafted, Encode, Limits, Segment
+from redraft.engine.work import Denoise, DenoiseResult, Encode, Limits, Segment
 from redraft.model.spans import Span, key_units, run_spans
 from redraft.model.transformer import Transformer
 from redraft.model.vision import ImageEmbeddings
@@ -76,16 +76,16 @@ class EagerRunner:
         """See `work.Runner.capture`; there is nothing to do."""
 
     @torch.inference_mode()
-    def run(self, work: Sequence[Segment]) -> list[Drafted]:
+    def run(self, work: Sequence[Segment]) -> list[DenoiseResult]:
         """See `work.Runner.run`."""
         draws = self._draws([segment for segment in work if isinstance(segment, Denoise)])
         hidden = run_spans(self.model, self._pages, [self._span(segment) for segment in work])
-        drafted, row = [], 0
+        results, row = [], 0
         for segment in work:
             if isinstance(segment, Denoise):
-                drafted.append(self._step(segment, hidden[row : row + segment.length], draws[segment.slot]))
+                results.append(self._step(segment, hidden[row : row + segment.length], draws[segment.slot]))
             row += segment.tokens
-        return drafted
+        return results
 
     def _span(self, segment: Segment) -> Span:
         slot = self._slots[segment.slot]
@@ -110,29 +110,29 @@ class EagerRunner:
             draws[one.slot] = draw(seed, one.canvas_index, one.step, one.length, vocabulary, "step")
         return draws
 
-    def _step(self, segment: Denoise, hidden: Tensor, draws: Draws) -> Drafted:
+    def _step(self, segment: Denoise, hidden: Tensor, draws: Draws) -> DenoiseResult:
         slot = self._slots[segment.slot]
         assert slot.canvas is not None
         entered = slot.canvas.canvas
         slot.canvas, outcome = advance(self.model, hidden, slot.canvas, segment, draws.uniform[0], draws.tokens[0])
-        return attach_logprobs(self.model, hidden, segment, _drafted(segment.slot, entered, outcome))
+        return attach_logprobs(self.model, hidden, segment, _on_host(segment.slot, entered, outcome))
 
 
-def attach_logprobs(model: Transformer, hidden: Tensor, segment: Denoise, drafted: Drafted) -> Drafted:
-    """`drafted`, plus log-probabilities from the hidden states [L,D] if they were requested and the canvas is done."""
-    if segment.logprobs is None or not (segment.last or drafted.converged):
-        return drafted
-    tokens = torch.from_numpy(drafted.argmax_canvas).to(model.device).long()
-    given = segment.temperature, segment.constraint, segment.logprobs, segment.not_first
-    top = top_tokens(model, hidden, tokens, *given)
-    return replace(drafted, top=top)
+def attach_logprobs(model: Transformer, hidden: Tensor, segment: Denoise, result: DenoiseResult) -> DenoiseResult:
+    """`result`, plus log-probabilities from the hidden states [L,D] if they were requested and the canvas is done."""
+    if segment.logprobs is None or not (segment.last or result.converged):
+        return result
+    tokens = torch.from_numpy(result.argmax_canvas).to(model.device).long()
+    distribution = segment.temperature, segment.constraint
+    top = top_tokens(model, hidden, tokens, *distribution, segment.logprobs, segment.not_first)
+    return replace(result, top=top)
 
 
-def _drafted(slot: int, entered: Tensor, outcome: Outcome) -> Drafted:
+def _on_host(slot: int, entered: Tensor, outcome: Outcome) -> DenoiseResult:
     """The outcome of a step of the canvas `entered` [L], on the host: one copy, which waits for the device."""
     columns = entered, outcome.argmax, outcome.accepted, outcome.entropy, outcome.converged.expand_as(entered)
     canvas, argmax, accepted, entropy, converged = torch.stack([column.double() for column in columns]).cpu().numpy()
-    return Drafted(
+    return DenoiseResult(
         slot=slot,
         canvas=canvas.astype(np.int64),
         argmax_canvas=argmax.astype(np.int64),

@@ -78,7 +78,7 @@ Segment = Encode | Denoise
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Drafted:
+class DenoiseResult:
     """What a Denoise did; arrays [L] have one entry per canvas position. Fields as in `records.DenoiseStep`.
 
     `top` is set if it was requested and the canvas is done: it has converged, or this was its last step.
@@ -94,7 +94,7 @@ class Drafted:
 
     def __eq__(self, other: object) -> bool:
         """Whether both hold the same results, bit for bit."""
-        return isinstance(other, Drafted) and all(
+        return isinstance(other, DenoiseResult) and all(
             np.array_equal(getattr(self, name), getattr(other, name)) for name in self.__slots__
         )
 
@@ -168,7 +168,7 @@ class Runner(Protocol):
         """Capture the graphs that this forward needs and that have not been, so that timing `run` excludes it."""
         ...
 
-    def run(self, work: Sequence[Segment]) -> list[Drafted]:
+    def run(self, work: Sequence[Segment]) -> list[DenoiseResult]:
         """Run one forward; returns one result per Denoise, in the order of `work`.
 
         A slot has at most one Denoise in a forward. Its Encodes come before it and in the order of their positions.
