@@ -61,17 +61,17 @@ class Answer:
     ) -> Answer:
         """A fresh answer and its job. `canvas_length` is the model's, for settings that name none."""
         settings = request.settings
-        whole = settings.canvas_length or canvas_length
-        first = next_length(settings, whole, settings.max_tokens)
+        canvas_length = settings.canvas_length or canvas_length
+        first = next_length(settings, canvas_length, settings.max_tokens)
         job = Job(
             request_id=request.request_id,
             prompt_length=len(request.prompt),
-            positions=len(request.prompt) + canvas_positions(settings, whole),
+            positions=len(request.prompt) + canvas_positions(settings, canvas_length),
             length=first,
             keys=prefix_keys(request.prompt, request.adapter, request.images),
             images=[image.positions for image in request.images],
         )
-        answer = cls(request, job, transcript, on_event, eos_ids, whole, now, budget=settings.steps)
+        answer = cls(request, job, transcript, on_event, eos_ids, canvas_length, now, budget=settings.steps)
         answer._constraint = None if request.constraint is None else request.constraint.begin()
         answer._constrain(first)
         return answer
@@ -254,14 +254,14 @@ class Answer:
         return [TokenConfidence(*one, own, pairs) for one, own, pairs in zip(columns, top.chosen, likely, strict=False)]
 
 
-def next_length(settings: GenerationSettings, whole: int, left: int) -> int:
-    """Positions of the next canvas with `left` tokens to write: `whole`, or with `fit_canvas` a power of two."""
-    if not settings.fit_canvas or left >= whole:
-        return whole
-    return min(whole, max(MIN_CANVAS, 1 << (left - 1).bit_length()))
+def next_length(settings: GenerationSettings, canvas_length: int, tokens_left: int) -> int:
+    """Positions of the next canvas: `canvas_length`, or with `fit_canvas` a power of two that holds `tokens_left`."""
+    if not settings.fit_canvas or tokens_left >= canvas_length:
+        return canvas_length
+    return min(canvas_length, max(MIN_CANVAS, 1 << (tokens_left - 1).bit_length()))
 
 
-def canvas_positions(settings: GenerationSettings, whole: int) -> int:
+def canvas_positions(settings: GenerationSettings, canvas_length: int) -> int:
     """Positions of all canvases that `max_tokens` may need; see `next_length`."""
-    first = next_length(settings, whole, settings.max_tokens)
-    return first + -(-max(0, settings.max_tokens - first) // whole) * whole
+    first = next_length(settings, canvas_length, settings.max_tokens)
+    return first + -(-max(0, settings.max_tokens - first) // canvas_length) * canvas_length

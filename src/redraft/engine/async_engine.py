@@ -1,6 +1,6 @@
 """The asynchronous front end: one thread owns the model, any number of coroutines wait for their events.
 
-Everything that touches the engine is a small function put into the thread's inbox and called between two forwards, so
+Everything that changes the engine is a small function put into the thread's inbox and called between two forwards, so
 nothing in the engine needs a lock, and a cancelled request costs at most the forward in progress. Calls that run their
 own forwards (fill, edit, decide) have a separate queue and run one at a time. Their forwards alternate with those of
 requests; a call is ended between two of its forwards when its caller has gone or the engine stops.
@@ -260,10 +260,9 @@ class AsyncEngine:
 
     def _call(self, call: _Call) -> None:
         """Run one queued call; before each of its forwards, serve requests and check that it is still wanted."""
-
         began = False
 
-        def let_others_in() -> None:
+        def before_forward() -> None:
             nonlocal began
             began = True
             if self._stopping:
@@ -273,7 +272,7 @@ class AsyncEngine:
             with interruptible(lambda: None):
                 self._serve()
 
-        with interruptible(let_others_in):
+        with interruptible(before_forward):
             error = call.run()
         if began and error is None:
             self._failures = 0

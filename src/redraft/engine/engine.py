@@ -306,7 +306,7 @@ class Engine:
         self._end(answer, finished)
 
     def _fail(self, answer: Answer, error: Exception) -> None:
-        """End an answer that cannot go on, unless it has ended and only the end of its slot failed; the others can."""
+        """End an answer that cannot go on; the others can. If it had ended, freeing it failed, and that is logged."""
         if not isinstance(error, NotFiniteError):
             _log.error("an answer failed: %s", error, exc_info=error)
             error = EngineError(f"The answer failed with {type(error).__name__}: {error}")
@@ -320,7 +320,14 @@ class Engine:
         self._end(answer, Failed(request_id=answer.request.request_id, error=error))
 
     def _end(self, answer: Answer, last: Finished | Failed) -> None:
-        """Return an answer's slot and pages, then tell its last event, also if the runner fails to give up the slot."""
+        """Free an answer, and tell its last event, also if that fails."""
+        try:
+            self._free(answer)
+        finally:
+            answer.on_event(last)
+
+    def _free(self, answer: Answer) -> None:
+        """Return the slot and pages of an answer that has ended, also if the runner fails at it."""
         job = answer.job
         had_slot = job.slot >= 0
         if had_slot:
@@ -333,4 +340,3 @@ class Engine:
                 self.scheduler.distrust(job)
             self.scheduler.remove(job)
             del self._open[job.request_id]
-            answer.on_event(last)
