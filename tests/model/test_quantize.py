@@ -15,7 +15,6 @@ from torch import Tensor
 from nvfp4 import quantize_nvfp4
 from redraft.errors import CheckpointError, SettingError
 from redraft.model.checkpoint import Checkpoint
-from redraft.model.files import INDEX_FILE
 from redraft.model.initialise import initialise
 from redraft.model.names import to_hugging_face
 from redraft.model.presets import preset
@@ -65,7 +64,9 @@ def test_a_quantized_folder_loads_as_exactly_the_rounded_weights(
     loaded = load_model(tmp_path / "out", dtype="float32", device="cpu")
     for name, weight in model.state_dict().items():
         torch.testing.assert_close(loaded.state_dict()[name], expected(name, weight, format), rtol=0, atol=0)
-    assert len(list((tmp_path / "out").glob("*.safetensors"))) > 1
+    shards = sorted(file.name for file in (tmp_path / "out").glob("*.safetensors"))
+    assert shards == [f"model-{number:05}-of-{len(shards):05}.safetensors" for number in range(1, len(shards) + 1)]
+    assert len(shards) > 1
     assert (tmp_path / "out" / "tokenizer.json").is_file()
     assert seen[-1] == (len(model.state_dict()), len(model.state_dict()))
     assert summary["bytes"] == sum(summary["bytes_by_format"].values())
@@ -85,7 +86,7 @@ def test_an_empty_folder_is_filled_where_it_is(
     assert Checkpoint(tmp_path / "empty").formats
     assert (tmp_path / "link").is_symlink()
     described = {"config.json", "tokenizer.json", "chat_template.jinja"}
-    assert {file.name for file in target.iterdir()} == described | {"model-00001.safetensors", INDEX_FILE}
+    assert {file.name for file in target.iterdir()} == described | {"model.safetensors"}
 
 
 @pytest.mark.parametrize("there", [True, False])
@@ -205,7 +206,7 @@ def test_an_embedding_may_be_quantized_too(folder: Path) -> None:
 
 def test_a_quantized_tensor_that_lacks_its_scale_is_named(folder: Path, tmp_path: Path) -> None:
     quantize_folder(folder, tmp_path / "out", "fp8", max_shard_size=10**9)
-    file = tmp_path / "out" / "model-00001.safetensors"
+    file = tmp_path / "out" / "model.safetensors"
     tensors = load_file(file)
     del tensors["model.decoder.layers.0.self_attn.q_proj.weight_scale"]
     save_file(tensors, file)
@@ -249,7 +250,7 @@ def test_scales_that_do_not_fit_and_mixed_formats_are_named(
     folder: Path, tmp_path: Path, change: Change, words: str
 ) -> None:
     quantize_folder(folder, tmp_path / "out", "int4", group=GROUP, max_shard_size=10**9)
-    file = tmp_path / "out" / "model-00001.safetensors"
+    file = tmp_path / "out" / "model.safetensors"
     save_file(change(load_file(file)), file)
     with pytest.raises(CheckpointError, match=re.escape(words.replace("EXPERT.", f"{EXPERT}."))):
         load_model(tmp_path / "out")

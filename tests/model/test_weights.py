@@ -15,7 +15,7 @@ from torch import Tensor
 
 from redraft.config import FULL, SLIDING, ModelConfig
 from redraft.errors import CheckpointError, SettingError
-from redraft.model import weights
+from redraft.model import shards
 from redraft.model.files import fingerprint, read_header
 from redraft.model.folders import read_config, resolve_folder
 from redraft.model.initialise import initialise
@@ -119,7 +119,7 @@ def test_saving_replaces_the_former_weights_and_keeps_other_files(model: Transfo
 
 def test_saving_replaces_weights_by_the_names_in_their_index(model: Transformer, sharded: Path) -> None:
     index = sharded / "model.safetensors.index.json"
-    (sharded / "model-00001.safetensors").write_bytes(b"as `redraft quantize` names them")
+    (sharded / "model-00001.safetensors").write_bytes(b"left by an older version")
     (sharded / "model-00002-of-00003.safetensors").write_bytes(b"left behind by a longer one")
     (sharded / "part-a.safetensors").write_bytes(b"")
     (sharded.parent / "elsewhere.safetensors").write_bytes(b"")
@@ -144,7 +144,7 @@ def test_a_failed_save_leaves_the_folder_as_it_was(
             raise OSError(28, "No space left on device")
         written.append(save_file(tensors, path, metadata=metadata))
 
-    monkeypatch.setattr(weights, "save_file", full_disk)
+    monkeypatch.setattr(shards, "save_file", full_disk)
     with pytest.raises(OSError, match="No space left"):
         save_model(model, folder, max_shard_size=100_000)
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == before

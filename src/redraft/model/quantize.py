@@ -10,19 +10,19 @@ experts as one matrix each, so that other engines read them too.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from redraft.errors import CheckpointError, SettingError, one_of
 from redraft.model.checkpoint import Checkpoint
-from redraft.model.files import INDEX_FILE
 from redraft.model.folders import CONFIG_FILE, copy_beside, read_json, write_json
 from redraft.model.names import EXPERTS, split_experts, to_hugging_face
+from redraft.model.shards import MAX_SHARD_SIZE, check_shard_size, write_shards
 from redraft.outputs import check_new, staged_folder
 from redraft.quant.fp8 import quantize_fp8
 from redraft.quant.int4 import check_group, quantize_int4
@@ -67,7 +67,7 @@ def quantize_folder(
     format: str,
     *,
     group: int = INT4_GROUP,
-    max_shard_size: int = 5_000_000_000,
+    max_shard_size: int = MAX_SHARD_SIZE,
     progress: Callable[[int, int], None] = lambda done, whole: None,
 ) -> dict[str, Any]:
     """Write a quantized copy of the model folder `source` to the new or empty folder `target`; returns what it holds.
@@ -80,42 +80,30 @@ def quantize_folder(
     """
     if format not in FORMATS:
         raise SettingError(f"format is {format!r}; it must be {one_of(FORMATS)}.", "format")
-    if max_shard_size < 1:
-        raise SettingError(f"max_shard_size is {max_shard_size}; it must be at least 1 byte.")
+    check_shard_size(max_shard_size)
     check_new(target)
     checkpoint = Checkpoint(source)
     if checkpoint.formats:
         raise CheckpointError(f"{source} is quantized already; quantize the bf16 weights.")
     for inputs in (checkpoint.config.hidden_size, checkpoint.config.moe_intermediate_size) if format == "int4" else ():
         check_group(inputs, group)
+    sizes = Counter[str]()
     with staged_folder(target, last=CONFIG_FILE) as work:
-        sizes = _write_weights(checkpoint, work, format, group, max_shard_size, progress)
+        write_shards(_tensors(checkpoint, format, group, sizes, progress), work, max_shard_size)
         _write_description(source, work, format, group)
-    return {"format": format, "bytes": sum(sizes.values()), "bytes_by_format": sizes}
+    return {"format": format, "bytes": sizes.total(), "bytes_by_format": dict(sizes)}
 
 
-def _write_weights(
-    checkpoint: Checkpoint, folder: Path, format: str, group: int, room: int, progress: Callable[[int, int], None]
-) -> dict[str, int]:
-    """Write all shards and their index; returns the bytes of each number format."""
-    shard: dict[str, Tensor] = {}
-    left = room
-    names: list[list[str]] = []
-    sizes: dict[str, int] = {}
+def _tensors(
+    checkpoint: Checkpoint, format: str, group: int, sizes: Counter[str], progress: Callable[[int, int], None]
+) -> Iterator[tuple[str, Tensor]]:
+    """All tensors of the files, with their names there; adds up the bytes of each number format in `sizes`."""
     for done, name in enumerate(checkpoint.names(), 1):
         kept_as = format_of(name, format)
         for key, tensor in _stored(checkpoint, name, kept_as, group):
-            if shard and tensor.nbytes > left:
-                names.append(_save(shard, folder, len(names)))
-                shard, left = {}, room
-            shard[key] = tensor
-            left -= tensor.nbytes
-            sizes[kept_as or "not quantized"] = sizes.get(kept_as or "not quantized", 0) + tensor.nbytes
+            sizes[kept_as or "not quantized"] += tensor.nbytes
+            yield key, tensor
         progress(done, len(checkpoint.shapes))
-    names.append(_save(shard, folder, len(names)))
-    weight_map = {key: _shard_name(i) for i, keys in enumerate(names) for key in keys}
-    write_json(folder / INDEX_FILE, {"metadata": {"total_size": sum(sizes.values())}, "weight_map": weight_map})
-    return sizes
 
 
 def _stored(checkpoint: Checkpoint, name: str, kept_as: str | None, group: int) -> Iterator[tuple[str, Tensor]]:
@@ -152,16 +140,6 @@ def _quantized(matrix: Tensor, format: str, group: int) -> dict[str, Tensor]:
         ".weight_scale": packed.scale.contiguous(),
         ".weight_shape": torch.tensor(matrix.shape),
     }
-
-
-def _save(shard: dict[str, Tensor], folder: Path, number: int) -> list[str]:
-    file = folder / _shard_name(number)
-    save_file(shard, file, metadata={"format": "pt"})
-    return list(shard)
-
-
-def _shard_name(number: int) -> str:
-    return f"model-{number + 1:05}.safetensors"
 
 
 def _write_description(source: Path, folder: Path, format: str, group: int) -> None:

@@ -13,7 +13,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from redraft.errors import CheckpointError, SettingError
@@ -30,6 +29,7 @@ from redraft.model.moe import Experts
 from redraft.model.names import to_hugging_face
 from redraft.model.placement import machine_memory, resolve_device, resolve_dtype
 from redraft.model.quantize import check_requantization
+from redraft.model.shards import MAX_SHARD_SIZE, check_shard_size, write_shards
 from redraft.model.transformer import Transformer
 from redraft.model.vision import VisionTower
 from redraft.outputs import staged_folder
@@ -100,7 +100,7 @@ def load_for_cpu(checkpoint: Checkpoint, dtype: torch.dtype, *, int4: bool = Fal
     return transformer
 
 
-def save_model(model: Transformer, folder: str | Path, *, max_shard_size: int = 5_000_000_000) -> None:
+def save_model(model: Transformer, folder: str | Path, *, max_shard_size: int = MAX_SHARD_SIZE) -> None:
     """Write config.json and the weights in the model's dtype, in several shards above `max_shard_size` bytes.
 
     Other files in the folder stay; the weights of a previous model are deleted. Raises `SettingError` for a folder that
@@ -109,12 +109,13 @@ def save_model(model: Transformer, folder: str | Path, *, max_shard_size: int = 
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise SettingError(f"{folder} is a file; a model is saved to a folder.")
-    if max_shard_size < 1:
-        raise SettingError(f"max_shard_size is {max_shard_size}; it must be at least 1 byte.")
-    tensors = {to_hugging_face(name): tensor for name, tensor in model.state_dict().items()}
+    check_shard_size(max_shard_size)
+    tensors = model.state_dict().items()
     former = _weight_files(folder) if folder.exists() else set[str]()
     with staged_folder(folder, last=CONFIG_FILE) as work:
-        written = _write(model, tensors, work, max_shard_size)
+        files = ((to_hugging_face(name), tensor.cpu().contiguous()) for name, tensor in tensors)
+        written = write_shards(files, work, max_shard_size)
+        write_json(work / CONFIG_FILE, model.config.to_dict() | {"dtype": str(model.dtype).removeprefix("torch.")})
         if SINGLE_FILE not in written:  # else it would be read instead of the shards, should moving them be interrupted
             (folder / SINGLE_FILE).unlink(missing_ok=True)
         (folder / INDEX_FILE).unlink(missing_ok=True)  # the shards that it names are replaced
@@ -164,33 +165,3 @@ def _weight_files(folder: Path) -> set[str]:
         named = map(str, named.values()) if isinstance(named, dict) else ()
         found |= {name for name in named if name.endswith(".safetensors") and Path(name).name == name}
     return found | {INDEX_FILE}
-
-
-def _write(model: Transformer, tensors: Mapping[str, Tensor], folder: Path, max_shard_size: int) -> list[str]:
-    """Write all files of the model; returns their names."""
-    groups = _grouped(tensors, max_shard_size)
-    write_json(folder / CONFIG_FILE, model.config.to_dict() | {"dtype": str(model.dtype).removeprefix("torch.")})
-    names, weight_map = [], {}
-    for number, group in enumerate(groups, 1):
-        name = SINGLE_FILE if len(groups) == 1 else f"model-{number:05}-of-{len(groups):05}.safetensors"
-        save_file({key: tensors[key].cpu().contiguous() for key in group}, folder / name, metadata={"format": "pt"})
-        weight_map |= dict.fromkeys(group, name)
-        names.append(name)
-    if len(groups) > 1:
-        size = sum(tensor.nbytes for tensor in tensors.values())
-        write_json(folder / INDEX_FILE, {"metadata": {"total_size": size}, "weight_map": weight_map})
-        names.append(INDEX_FILE)
-    return [*names, CONFIG_FILE]
-
-
-def _grouped(tensors: Mapping[str, Tensor], max_bytes: int) -> list[list[str]]:
-    """Names in order, cut into groups of at most `max_bytes`; a larger tensor gets its own group."""
-    groups: list[list[str]] = []
-    room = 0
-    for name, tensor in tensors.items():
-        if tensor.nbytes > room:
-            groups.append([])
-            room = max_bytes
-        groups[-1].append(name)
-        room -= tensor.nbytes
-    return groups

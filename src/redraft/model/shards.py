@@ -1,0 +1,62 @@
+"""Writing a model's weights: one file, or several with an index, under the names that Hugging Face gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from redraft.errors import SettingError
+from redraft.model.files import INDEX_FILE, SINGLE_FILE
+from redraft.model.folders import write_json
+
+MAX_SHARD_SIZE = 5_000_000_000
+"""Bytes of a file, unless a single tensor is larger."""
+
+
+def check_shard_size(size: int) -> None:
+    """Raise `SettingError` for a size that no file could have."""
+    if size < 1:
+        raise SettingError(f"max_shard_size is {size}; it must be at least 1 byte.", "max_shard_size")
+
+
+def write_shards(tensors: Iterable[tuple[str, Tensor]], folder: Path, max_size: int = MAX_SHARD_SIZE) -> list[str]:
+    """Write tensors, on the CPU and contiguous, by their names in the files; returns the names of all files.
+
+    A file has at most `max_size` bytes, or one tensor. Only one file's tensors are held at a time.
+    """
+    shard, room, total = dict[str, Tensor](), max_size, 0
+    shards: list[list[str]] = []
+
+    def write() -> None:
+        shards.append(list(shard))
+        save_file(shard, folder / _unnamed(len(shards)), metadata={"format": "pt"})
+        shard.clear()
+
+    for name, tensor in tensors:
+        if shard and tensor.nbytes > room:
+            write()
+            room = max_size
+        shard[name] = tensor
+        room, total = room - tensor.nbytes, total + tensor.nbytes
+    write()
+    return _name(shards, folder, total)
+
+
+def _name(shards: list[list[str]], folder: Path, total: int) -> list[str]:
+    """Give the files their names, which say how many there are, and write the index of several."""
+    count = len(shards)
+    files = [SINGLE_FILE] if count == 1 else [f"model-{n:05}-of-{count:05}.safetensors" for n in range(1, count + 1)]
+    for number, file in enumerate(files, 1):
+        (folder / _unnamed(number)).rename(folder / file)
+    if count == 1:
+        return files
+    weight_map = {name: file for names, file in zip(shards, files, strict=True) for name in names}
+    write_json(folder / INDEX_FILE, {"metadata": {"total_size": total}, "weight_map": weight_map})
+    return [*files, INDEX_FILE]
+
+
+def _unnamed(number: int) -> str:
+    return f"{number}.safetensors"
