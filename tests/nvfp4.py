@@ -20,4 +20,5 @@ def quantize_nvfp4(weight: Tensor) -> Nvfp4Weight:
     ratio = torch.where(step > 0, grouped / step, 0.0)
     magnitude = (ratio.abs()[..., None] - torch.tensor(LEVELS, device=weight.device)).abs().argmin(-1)
     codes = (magnitude + 8 * (ratio < 0)).flatten(-2).to(torch.uint8)  # [...,N,K]
-    return Nvfp4Weight(codes[..., 0::2] | codes[..., 1::2] << 4, scale, factor)
+    packed = codes[..., 0::2] | codes[..., 1::2] << 4
+    return Nvfp4Weight(packed, scale, factor.expand(*packed.shape[:-1], 1))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from nvfp4 import quantize_nvfp4
 from redraft.errors import CheckpointError, SettingError
+from redraft.kernels.packed import PackedFp8
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.initialise import initialise
 from redraft.model.names import to_hugging_face
@@ -21,7 +22,7 @@ from redraft.model.presets import preset
 from redraft.model.quantize import format_of, quantize_folder
 from redraft.model.transformer import Transformer
 from redraft.model.weights import load_model, save_model
-from redraft.quant.fp8 import Fp8Weight, quantize_fp8
+from redraft.quant.fp8 import quantize_fp8
 from redraft.quant.int4 import Int4Weight, quantize_int4
 from redraft.quant.nvfp4 import Nvfp4Weight
 
@@ -118,12 +119,12 @@ def test_folders_made_on_the_way_are_removed_on_failure(folder: Path, tmp_path: 
 def test_weights_keep_their_format_until_they_are_needed(folder: Path, tmp_path: Path) -> None:
     quantize_folder(folder, tmp_path / "fp8", "fp8")
     quantize_folder(folder, tmp_path / "int4", "int4", group=GROUP)
-    assert isinstance(Checkpoint(tmp_path / "fp8").weight(EXPERTS), Fp8Weight)
+    assert isinstance(Checkpoint(tmp_path / "fp8").weight(EXPERTS), PackedFp8)
     experts = Checkpoint(tmp_path / "int4").weight(EXPERTS)
     assert isinstance(experts, Int4Weight)
     assert experts.group == GROUP
     assert experts.shape == Checkpoint(folder).shapes[EXPERTS]
-    assert isinstance(Checkpoint(tmp_path / "int4").weight("layers.0.mlp.up_proj.weight"), Fp8Weight)
+    assert isinstance(Checkpoint(tmp_path / "int4").weight("layers.0.mlp.up_proj.weight"), PackedFp8)
     formats = Checkpoint(tmp_path / "int4").formats
     assert set(formats.values()) == {"fp8", "int4"}
 
@@ -177,7 +178,7 @@ def test_nvfp4_of_either_convention_is_the_same_weight(model: Transformer, folde
 
 
 def nvfp4_tensors(base: str, weight: Nvfp4Weight, convention: str) -> dict[str, Tensor]:
-    factor = weight.factor.reshape(())
+    factor = weight.factor[0, 0]
     if convention == "modelopt":
         return {
             f"{base}.weight": weight.codes,
@@ -197,7 +198,7 @@ def test_an_embedding_may_be_quantized_too(folder: Path) -> None:
     name, file = to_hugging_face("embedding.weight"), folder / "model.safetensors"
     tensors = load_file(file)
     kept = quantize_fp8(tensors[name])
-    save_file(tensors | {name: kept.values, name + "_scale": kept.scale}, file)
+    save_file(tensors | {name: kept.values, name + "_scale": kept.scale[:, None]}, file)
     checkpoint = Checkpoint(folder)
     assert (checkpoint.formats, checkpoint.dtype) == ({"embedding.weight": "fp8"}, torch.float32)
     loaded = load_model(folder, "cpu", "float32").embedding.weight

@@ -36,7 +36,7 @@ Rows = Tensor | Rows8
 
 @dataclass(frozen=True, slots=True)
 class PackedFp8:
-    """A weight in FP8: values e4m3 [...,N,K], scale fp32 [...,N]."""
+    """A weight in FP8: values e4m3 [...,N,K], scale fp32 [...,N]. Files hold it in the same order."""
 
     values: Tensor
     scale: Tensor

@@ -17,20 +17,23 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
+from redraft.kernels.packed import PackedFp8, PackedInt4
 from redraft.model.files import Stored
-from redraft.quant.fp8 import Fp8Weight
 from redraft.quant.int4 import Int4Weight
 from redraft.quant.nvfp4 import GROUP, Nvfp4Weight
 
-Weight = Tensor | Fp8Weight | Int4Weight | Nvfp4Weight
+Weight = Tensor | PackedFp8 | Int4Weight | Nvfp4Weight
 """A matrix [...,N,K] in full or in one of the number formats of `redraft.quant`."""
 
 Source = Callable[[str], Weight]
 """One of the model's weights by our name (`Transformer.state_dict`), on any device, in any format."""
+
+W = TypeVar("W", bound=Weight | PackedInt4)
 
 EXPERTS_AT_A_TIME = 16
 
@@ -60,7 +63,7 @@ def _int4(packed: Tensor, scale: Tensor) -> Int4Weight:
 
 
 def _nvfp4(codes: Tensor, scale: Tensor, factor: Tensor) -> Nvfp4Weight:
-    return Nvfp4Weight(codes, scale, factor.float().reshape(1, 1))
+    return Nvfp4Weight(codes, scale, factor.float().reshape(1, 1).expand(len(codes), 1))
 
 
 _PLAIN = tuple(PLAIN_DTYPES)
@@ -91,7 +94,7 @@ LAYOUTS = (
         suffixes=(".weight", ".weight_scale"),
         dtypes=(("F8_E4M3",), _PLAIN),
         shapes=lambda n, k, _: ((n, k), (n, 1)),
-        read=lambda values, scale: Fp8Weight(values, scale.float()),
+        read=lambda values, scale: PackedFp8(values, scale.float().squeeze(-1)),
     ),
 )
 
@@ -105,16 +108,14 @@ def layout_of(base: str, stored: Mapping[str, Stored]) -> Layout | None:
     return None
 
 
-def join(weights: Sequence[Weight], how: Callable[..., Tensor]) -> Weight:
-    """Stack (`torch.stack`) or concatenate (`torch.cat`, along the rows) weights of one format."""
-    first = weights[0]
-    if isinstance(first, Tensor):
-        return how(weights)
-    rows, joined = first.shape[-2], {}
-    for name in (field.name for field in dataclasses.fields(first) if isinstance(getattr(first, field.name), Tensor)):
-        parts = [getattr(weight, name) for weight in weights]
-        joined[name] = how([part.expand(*part.shape[:-2], rows, -1) for part in parts])
-    return dataclasses.replace(first, **joined)
+def join(weights: Sequence[W], how: Callable[..., Tensor]) -> W:
+    """Stack (`torch.stack`) or concatenate (`torch.cat`, along the first dimension) weights of one format."""
+    return _mapped(how, *weights)
+
+
+def leading(weight: W, part: slice) -> W:
+    """Part of a weight's first dimension: some experts, or some outputs of a matrix. Shares memory."""
+    return _mapped(lambda entries: entries[0][part], weight)
 
 
 def by_parts(weight: Weight, change: Callable[[Weight], Weight]) -> Weight:
@@ -125,10 +126,13 @@ def by_parts(weight: Weight, change: Callable[[Weight], Weight]) -> Weight:
 def chunks(weight: Weight, size: int = EXPERTS_AT_A_TIME) -> Iterator[Weight]:
     """Experts [E,...] of any format, `size` at a time."""
     for first in range(0, weight.shape[0], size):
-        part = slice(first, first + size)
-        if isinstance(weight, Tensor):
-            yield weight[part]
-        else:
-            entries = {f.name: getattr(weight, f.name) for f in dataclasses.fields(weight)}
-            cut = {name: entry[part] for name, entry in entries.items() if isinstance(entry, Tensor)}
-            yield dataclasses.replace(weight, **cut)
+        yield leading(weight, slice(first, first + size))
+
+
+def _mapped(change: Callable[[list[Tensor]], Tensor], *weights: W) -> W:
+    """A weight whose tensors `change` makes, each from the tensors of the same name in the given weights."""
+    first = weights[0]
+    if isinstance(first, Tensor):
+        return change([*weights])  # type: ignore[return-value, arg-type]
+    names = [field.name for field in dataclasses.fields(first) if isinstance(getattr(first, field.name), Tensor)]
+    return dataclasses.replace(first, **{name: change([getattr(w, name) for w in weights]) for name in names})

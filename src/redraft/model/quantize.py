@@ -133,7 +133,7 @@ def _quantized(matrix: Tensor, format: str, group: int) -> dict[str, Tensor]:
     """The tensors of one quantized matrix [N,K], by suffix; see `redraft.model.layouts`."""
     if format == "fp8":
         weight = quantize_fp8(matrix)
-        return {".weight": weight.values, ".weight_scale": weight.scale}
+        return {".weight": weight.values, ".weight_scale": weight.scale[:, None]}
     packed = quantize_int4(matrix, group)
     return {
         ".weight_packed": packed.packed.contiguous().view(torch.int32),

@@ -12,18 +12,17 @@ from torch.nn import functional as F
 
 from redraft.errors import SettingError
 from redraft.kernels.packed import INT4_UNIT, PANEL, Packed, PackedFp8, PackedInt4, PanelInt4
-from redraft.quant.fp8 import Fp8Weight
 from redraft.quant.int4 import Int4Weight
 
-Stored = Tensor | Fp8Weight | Int4Weight
+Stored = Tensor | PackedFp8 | Int4Weight
 
 
 def prepare(weight: Stored) -> Packed:
     """A stored weight [...,N,K] as the kernels read it; bf16 and FP8 share memory with the argument."""
     if isinstance(weight, Int4Weight):
         return _prepare_int4(weight)
-    if isinstance(weight, Fp8Weight):
-        return PackedFp8(weight.values.contiguous(), weight.scale.squeeze(-1).float().contiguous())
+    if isinstance(weight, PackedFp8):
+        return PackedFp8(weight.values.contiguous(), weight.scale.contiguous())
     return weight.contiguous()
 
 

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from redraft.kernels.packed import PackedFp8
 from redraft.model.layouts import chunks
-from redraft.quant.fp8 import Fp8Weight
 from redraft.quant.int4 import Int4Weight
 from redraft.quant.nvfp4 import Nvfp4Weight
 
-Quantized = Fp8Weight | Int4Weight | Nvfp4Weight
+Quantized = PackedFp8 | Int4Weight | Nvfp4Weight
 
 
 class Frozen(nn.Module):

@@ -18,15 +18,15 @@ from torch import Tensor
 from redraft.cache.fp8 import key_unit
 from redraft.config import FULL, SLIDING, LayerType, ModelConfig
 from redraft.kernels.device_group import enable_peer_access
-from redraft.kernels.packed import Matrix, Packed, PackedExperts, PackedFp8, PackedInt4
+from redraft.kernels.packed import Matrix, Packed, PackedExperts, PackedFp8
 from redraft.kernels.triton.residuals import AfterAttention, AfterExperts
-from redraft.model.layouts import Source, Weight, chunks
+from redraft.model.layouts import Source, Weight, chunks, join
 from redraft.model.packed.tensor_parallel import check_tensor_parallel, shard_config, shard_experts, shard_source
 from redraft.model.packed.vocabulary import Vocabulary, pack_vocabulary
 from redraft.model.packed.weights import PackedLayer, PackedModel, Shard
 from redraft.model.quantize import check_format
 from redraft.model.rope import inverse_frequencies
-from redraft.quant.fp8 import Fp8Weight, quantize_fp8
+from redraft.quant.fp8 import quantize_fp8
 from redraft.quant.int4 import Int4Weight, quantize_int4
 from redraft.quant.prepare import prepare
 
@@ -191,11 +191,7 @@ class _Packer:
         if self._stay_plain(weights):
             plain = [self._plain(weight) for weight in weights]
             return plain[0] if len(plain) == 1 else torch.cat(plain)
-        rows = [self._fp8(weight) for weight in weights]
-        whole = Fp8Weight(torch.cat([row.values for row in rows]), torch.cat([row.scale for row in rows]))
-        packed = prepare(whole)
-        assert isinstance(packed, PackedFp8)
-        return packed
+        return join([self._fp8(weight) for weight in weights], torch.cat)
 
     def experts(self, gate_up: str, down: str) -> PackedExperts:
         """Both weights of a layer's experts in one format, made a few experts at a time."""
@@ -217,12 +213,12 @@ class _Packer:
         """A weight stored in full, where and as it is; a quantized one in the working dtype."""
         return weight if isinstance(weight, Tensor) else weight.to(self.device).dequantize(self.dtype)
 
-    def _fp8(self, weight: Weight) -> Fp8Weight:
+    def _fp8(self, weight: Weight) -> PackedFp8:
         if isinstance(weight, Tensor):
             return quantize_fp8(weight.detach().to(self.device, self.dtype))
         self._note(weight)
         stored = weight.to(self.device)
-        return stored if isinstance(stored, Fp8Weight) else quantize_fp8(stored.dequantize(torch.bfloat16))
+        return stored if isinstance(stored, PackedFp8) else quantize_fp8(stored.dequantize(torch.bfloat16))
 
     def _plain_experts(self, weight: Weight) -> Tensor:
         if isinstance(weight, Tensor):
@@ -232,13 +228,12 @@ class _Packer:
     def _quantized_experts(self, weight: Weight) -> Packed:
         if not isinstance(weight, Tensor):
             self._note(weight)
-        parts = [self._quantized(part) for part in chunks(weight)]
-        return _joined([prepare(part) for part in parts])
+        return join([prepare(self._quantized(part)) for part in chunks(weight)], torch.cat)
 
-    def _quantized(self, part: Weight) -> Fp8Weight | Int4Weight:
+    def _quantized(self, part: Weight) -> PackedFp8 | Int4Weight:
         """Some experts in the format of their products."""
         moved = part.detach().to(self.device) if isinstance(part, Tensor) else part.to(self.device)
-        if isinstance(moved, Fp8Weight | Int4Weight):
+        if isinstance(moved, PackedFp8 | Int4Weight):
             return moved
         full = moved if isinstance(moved, Tensor) else moved.dequantize(torch.bfloat16)
         return quantize_int4(full) if self.asked == "int4" else quantize_fp8(full)
@@ -266,16 +261,3 @@ class _Packer:
         """RoPE's inverse frequencies by kind of layer, see `Shard`."""
         kinds = set(self.config.layer_types)
         return {kind: inverse_frequencies(self.config, sliding=kind == SLIDING).to(self.device) for kind in kinds}
-
-
-def _joined(parts: list[Packed]) -> Packed:
-    """Concatenate packed experts, all in one format."""
-    first = parts[0]
-    if isinstance(first, PackedFp8):
-        return PackedFp8(_stacked(parts, "values"), _stacked(parts, "scale"))
-    assert isinstance(first, PackedInt4)
-    return PackedInt4(_stacked(parts, "codes"), _stacked(parts, "scale"), first.group)
-
-
-def _stacked(parts: list[Packed], field: str) -> Tensor:
-    return torch.cat([getattr(part, field) for part in parts])

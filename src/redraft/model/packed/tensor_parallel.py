@@ -8,7 +8,6 @@ the vocabulary, which is also the head, are everywhere; self-conditioning is on 
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from dataclasses import replace
 
@@ -17,8 +16,9 @@ from torch import Tensor
 
 from redraft.config import ModelConfig
 from redraft.errors import SettingError
-from redraft.model.layouts import Source, Weight
-from redraft.quant.fp8 import Fp8Weight, quantize_fp8
+from redraft.kernels.packed import PackedFp8
+from redraft.model.layouts import Source, Weight, leading
+from redraft.quant.fp8 import quantize_fp8
 
 COUNTS = (1, 2, 4, 8)
 """How many GPUs may hold a model; each of these divides the rows of any forward, which has a multiple of 16."""
@@ -82,12 +82,8 @@ def shard_source(source: Source, config: ModelConfig, number: int, gpus: int) ->
 def _slice_outputs(weight: Weight, first: int, count: int, parts: int) -> Weight:
     """`count` of the `parts` equal parts of a weight's outputs, or of its experts, from part `first` on."""
     total = weight.shape[0]
-    part = slice(first * total // parts, (first + count) * total // parts)
-    if isinstance(weight, Tensor):
-        return _own(weight[part])
-    entries = {field.name: getattr(weight, field.name) for field in dataclasses.fields(weight)}
-    cut = {n: entry[part] for n, entry in entries.items() if isinstance(entry, Tensor) and len(entry) == total}
-    return replace(weight, **cut)
+    part = leading(weight, slice(first * total // parts, (first + count) * total // parts))
+    return _own(part) if isinstance(part, Tensor) else part
 
 
 def _slice_inputs(weight: Weight, first: int, count: int, parts: int) -> Weight:
@@ -96,8 +92,8 @@ def _slice_inputs(weight: Weight, first: int, count: int, parts: int) -> Weight:
     part = slice(first * total // parts, (first + count) * total // parts)
     if isinstance(weight, Tensor):
         return _own(weight[:, part])
-    if isinstance(weight, Fp8Weight):
-        return Fp8Weight(weight.values[:, part], weight.scale)
+    if isinstance(weight, PackedFp8):
+        return PackedFp8(weight.values[:, part], weight.scale)
     return quantize_fp8(weight.dequantize(torch.bfloat16)[:, part])
 
 

@@ -105,7 +105,7 @@ def pack_vocabulary(table: Tensor, device: torch.device, dtype: torch.dtype, *, 
     head, turned = _empty(count, width, device), _empty(width, count, device)
     for part in parts_of(count, width):
         rounded = quantize_fp8(rows(part))
-        head.values[part], head.scale[part] = rounded.values, rounded.scale[:, 0]
+        head.values[part], head.scale[part] = rounded.values, rounded.scale
     _turn(rows, turned)
     return Vocabulary(head=head, turned=turned)
 
