@@ -23,6 +23,7 @@ from redraft.diffusion.prefill import prefill
 from redraft.errors import CheckpointError, PromptError, SettingError
 from redraft.llm import LLM
 from redraft.model.adapters import save_adapter
+from redraft.model.checkpoint import Checkpoint
 from redraft.model.packed.load import load_packed
 from redraft.model.packed.settings import WeightSettings
 from redraft.model.quantize import quantize_folder
@@ -258,9 +259,9 @@ def test_stored_and_packed_models_see(folder: Path, llm: LLM, tmp_path: Path, fo
         quantize_folder(folder, place, format)
     picture = prepare(drawn(), Grid())
     settings = WeightSettings(device="cpu", dtype="float32")
-    packed = load_packed(place, settings)
+    packed = load_packed(Checkpoint(place), settings)
     assert torch.equal(packed.embed_image(picture), llm.model.embed_image(picture))
-    assert load_packed(place, settings, vision=False).vision is None
+    assert load_packed(Checkpoint(place, vision=False), settings).vision is None
 
 
 def test_an_adapter_may_change_what_is_seen(folder: Path, llm: LLM, tmp_path: Path) -> None:

@@ -11,8 +11,11 @@ import pytest
 import torch
 
 import redraft
+from random_adapter import random_adapter
 from random_model import write_random_model
 from redraft.errors import CheckpointError, HubError, NotFiniteError, SettingError
+from redraft.model import adapters, checkpoint
+from redraft.model.adapters import save_adapter
 from redraft.model.placement import DTYPES
 
 CANVAS = 16
@@ -157,5 +160,31 @@ def test_packed_weights_that_are_no_numbers_are_a_sentence(folder: Path, tmp_pat
     ],
 )
 def test_an_adapter_is_a_folder_and_has_a_name(folder: Path, adapter: Any, said: str) -> None:
-    with pytest.raises(SettingError, match=re.escape(said)):
+    with pytest.raises(SettingError, match=re.escape(said)) as caught:
         redraft.load(folder, device="cpu", dtype="float32", adapter=adapter)
+    assert caught.value.field == "adapter"
+
+
+def test_every_file_is_read_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model's headers and config, and each adapter."""
+    save_adapter(random_adapter(redraft.load_model(folder), 1), tmp_path, base_model=str(folder))
+    read, headers, tensors = [], checkpoint.read_headers, adapters.load_file
+    monkeypatch.setattr(checkpoint, "read_headers", lambda folder: (read.append(folder), headers(folder))[1])
+    monkeypatch.setattr(adapters, "load_file", lambda file: (read.append(file.parent), tensors(file))[1])
+    llm = redraft.load(folder, device="cpu", dtype="float32", adapter={"one": tmp_path})
+    assert llm.adapters == ("one",)
+    assert read == [folder, tmp_path]
+    read.clear()
+    llm.add_adapter("two", tmp_path)
+    assert read == [folder, tmp_path]
+
+
+def test_an_adapter_of_another_model_is_a_fault_of_its_argument(folder: Path, tmp_path: Path) -> None:
+    save_adapter(random_adapter(redraft.load_model("tiny", "cpu"), 1), tmp_path, base_model="tiny")
+    with pytest.raises(CheckpointError, match="is for another model") as caught:
+        redraft.load(folder, device="cpu", adapter=tmp_path)
+    assert caught.value.field == "adapter"
+    llm = redraft.load(folder, device="cpu")
+    with pytest.raises(CheckpointError, match="is for another model") as caught:
+        llm.add_adapter("other", tmp_path)
+    assert caught.value.field == "folder"

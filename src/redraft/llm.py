@@ -21,11 +21,11 @@ from redraft.engine.engines import Engines
 from redraft.engine.request import Event, Finished, Request
 from redraft.engine.result import AnswerStream, ChatReply, GenerateResult, result_of
 from redraft.engine.settings import EngineSettings
-from redraft.errors import TOO_LONG, CheckpointError, InputError, PromptError, SettingError, check_utf8
+from redraft.errors import TOO_LONG, InputError, PromptError, SettingError, about, check_utf8
 from redraft.filling import FillResult, fill
 from redraft.kernels.triton.rehearsal import rehearse
 from redraft.model import Transformer
-from redraft.model.adapters import Adapter, load_adapter, shapes_of
+from redraft.model.adapters import adapter_for
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.packed.load import loaded_with
 from redraft.model.packed.transformer import PackedTransformer
@@ -59,13 +59,17 @@ class LLM:
         defaults: GenerationSettings | None = None,
         eos_ids: tuple[int, ...] | None = None,
         settings: EngineSettings | None = None,
+        adapted: Mapping[str, Transformer] | None = None,
     ) -> None:
+        """`adapted` are copies of `model` with an adapter each, by the names that `with_adapter` takes."""
         self.tokenizer, self.template, self.path = tokenizer, template, path
         self.defaults = defaults or GenerationSettings()
         self.eos_ids = eos_ids or model.config.eos_token_id
         self._adapter: str | None = None
         self._ids = itertools.count(-1, -1)  # a caller's own are counted up
         self._engines = Engines(model, tokenizer, eos_ids=self.eos_ids, settings=settings or EngineSettings())
+        for name, other in (adapted or {}).items():
+            self._engines.add(name, other)
 
     def __repr__(self) -> str:
         """Which model this is, where and in which numbers it runs, and the adapter in use."""
@@ -200,11 +204,14 @@ class LLM:
         It is applied on top of any adapter folded in at load time. The weights it changes are stored a second time.
         Raises `CheckpointError` if it is for another model and `SettingError` for a name that is empty or taken.
         """
-        check_adapter_name(name)
-        if name in self.adapters:
-            raise SettingError(f"There is already an adapter {name!r}.")
-        adapter = adapter_for(self.path, folder, vision=self.model.vision is not None)
-        self._engines.add(name, loaded_with(self._engines.models[None], self.path, adapter))
+        with about("name"):
+            check_adapter_name(name)
+            if name in self.adapters:
+                raise SettingError(f"There is already an adapter {name!r}.")
+        checkpoint = Checkpoint(self.path, vision=self.model.vision is not None)
+        with about("folder"):
+            adapter = adapter_for(checkpoint, folder)
+        self._engines.add(name, loaded_with(self._engines.models[None], checkpoint, adapter))
 
     def with_adapter(self, name: str | None) -> Self:
         """A view of this LLM with an adapter, or without one for None; it shares the engine and everything else.
@@ -444,14 +451,3 @@ def check_adapter_name(name: object) -> None:
     if not isinstance(name, str) or not name:
         raise SettingError(f"An adapter's name is {name!r}; it must be a non-empty string.")
     check_utf8(name, "adapter", SettingError)
-
-
-def adapter_for(model: Path, adapter: str | Path, *, vision: bool) -> Adapter:
-    """The adapter in a folder, checked against the model's folder before the model is loaded."""
-    if not isinstance(adapter, str | Path):
-        raise SettingError(f"An adapter must be a folder, not of type {type(adapter).__name__}.")
-    loaded = load_adapter(adapter)
-    if not vision and not (loaded := loaded.without("vision.")).factors:
-        raise CheckpointError(f"The adapter in {adapter} changes only the vision tower, which is not loaded.")
-    loaded.check_fits(shapes_of(Checkpoint(model, vision=vision).empty_model()), str(adapter))
-    return loaded

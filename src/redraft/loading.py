@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from redraft.config import GenerationSettings, end_ids, require_type, settings_from_dict
+from redraft.config import GenerationSettings, ModelConfig, end_ids, require_type, settings_from_dict
 from redraft.engine.settings import EngineSettings, KvCacheDtype
-from redraft.llm import LLM, adapter_for, check_adapter_name
-from redraft.model.folders import read_config, read_json, resolve_folder
-from redraft.model.packed.load import load_for_inference
+from redraft.errors import about
+from redraft.llm import LLM, check_adapter_name
+from redraft.model.adapters import Adapter, adapter_for
+from redraft.model.checkpoint import Checkpoint
+from redraft.model.folders import read_json, resolve_folder
+from redraft.model.packed.load import load_for_inference, loaded_with
 from redraft.model.packed.settings import VocabularyDtype, WeightSettings
 from redraft.model.placement import Dtype
 from redraft.model.quantize import Quantization
@@ -55,25 +58,42 @@ def load(
         device=device, gpus=gpus, dtype=dtype, quantization=quantization, vocabulary_dtype=vocabulary_dtype
     )
     folder = resolve_folder(str(model))
-    several = adapter if isinstance(adapter, Mapping) else {}
-    for name, place in several.items():  # a mismatch fails before a long load
-        check_adapter_name(name)
-        adapter_for(folder, place, vision=vision)
-    one = None if adapter is None or isinstance(adapter, Mapping) else adapter_for(folder, adapter, vision=vision)
-    defaults, eos_ids = _generation(folder)
-    tokenizer = Tokenizer.from_folder(folder, vocab_size=read_config(folder).vocab_size)
+    checkpoint = Checkpoint(folder, vision=vision)
+    with about("adapter"):  # a mismatch fails before a long load
+        folded, named = _adapters(checkpoint, adapter)
+    defaults, eos_ids = _generation(folder, checkpoint.config)
+    tokenizer = Tokenizer.from_folder(folder, vocab_size=checkpoint.config.vocab_size)
     template = ChatTemplate.find(folder)
-    network = load_for_inference(folder, weights, adapter=one, vision=vision)
-    llm = LLM(network, tokenizer, template, path=folder, defaults=defaults, eos_ids=eos_ids, settings=settings)
-    for name, place in several.items():
-        llm.add_adapter(name, place)
-    return llm
+    network = load_for_inference(checkpoint, weights, adapter=folded)
+    adapted = {name: loaded_with(network, checkpoint, one) for name, one in named.items()}
+    return LLM(
+        network,
+        tokenizer,
+        template,
+        path=folder,
+        defaults=defaults,
+        eos_ids=eos_ids,
+        settings=settings,
+        adapted=adapted,
+    )
 
 
-def _generation(folder: Path) -> tuple[GenerationSettings, tuple[int, ...] | None]:
+def _adapters(
+    checkpoint: Checkpoint, given: str | Path | Mapping[str, str | Path] | None
+) -> tuple[Adapter | None, dict[str, Adapter]]:
+    """The adapter to fold into the weights, and those by name, from what `load` was given."""
+    if given is None:
+        return None, {}
+    if not isinstance(given, Mapping):
+        return adapter_for(checkpoint, given), {}
+    for name in given:
+        check_adapter_name(name)
+    return None, {name: adapter_for(checkpoint, place) for name, place in given.items()}
+
+
+def _generation(folder: Path, config: ModelConfig) -> tuple[GenerationSettings, tuple[int, ...] | None]:
     """The defaults of a folder's `generation_config.json`, and the ids that end an answer if it names any."""
     file = folder / "generation_config.json"
     raw = read_json(file) if file.is_file() else {}
     eos = raw.get("eos_token_id")
-    ids = None if eos is None else end_ids(eos, read_config(folder).vocab_size, file)
-    return settings_from_dict(raw), ids
+    return settings_from_dict(raw), None if eos is None else end_ids(eos, config.vocab_size, file)

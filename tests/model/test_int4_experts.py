@@ -13,6 +13,7 @@ from redraft import kernels
 from redraft.errors import SettingError
 from redraft.model.accounting import cpu_bytes
 from redraft.model.adapters import Adapter
+from redraft.model.checkpoint import Checkpoint
 from redraft.model.initialise import initialise
 from redraft.model.int4_experts import Int4Experts
 from redraft.model.moe import Experts
@@ -54,7 +55,7 @@ def logits_of(model: Transformer) -> Tensor:
 
 def on_cpu(folder: Path, adapter: Adapter | None = None, quantization: str | None = None) -> Transformer:
     settings = WeightSettings(device="cpu", dtype="float32", quantization=quantization)
-    return load_for_inference(folder, settings, adapter=adapter)
+    return load_for_inference(Checkpoint(folder), settings, adapter=adapter)
 
 
 def experts_of(model: Transformer) -> list[nn.Module]:
@@ -103,7 +104,7 @@ def test_widths_that_64_does_not_divide_have_groups_of_32(tmp_path: Path) -> Non
 def test_an_adapter_makes_plain_what_it_changes_and_shares_the_rest(quantized: Path, names: str) -> None:
     base = on_cpu(quantized)
     adapter = random_adapter(load_model(quantized, "cpu", "float32"), 1, names)
-    merged, made = on_cpu(quantized, adapter), loaded_with(base, quantized, adapter)
+    merged, made = on_cpu(quantized, adapter), loaded_with(base, Checkpoint(quantized), adapter)
     expected = load_model(quantized, "cpu", "float32")
     redraft.model.adapters.merge(expected, adapter)
     for model in (merged, made):

@@ -10,6 +10,7 @@ from torch import nn
 from random_adapter import random_adapter
 from redraft.kernels import eager
 from redraft.model.adapters import merge, with_adapter
+from redraft.model.checkpoint import Checkpoint
 from redraft.model.initialise import initialise
 from redraft.model.linear import Linear, through_kernels
 from redraft.model.packed.load import load_for_inference
@@ -81,7 +82,7 @@ def test_loading_to_answer_and_loading_to_train(tmp_path: Path, dtype: str) -> N
     """Training and GPUs have PyTorch's layers."""
     save_model(fresh(), tmp_path)
     assert all(type(layer) is nn.Linear for layer in linear_layers(load_model(tmp_path, "cpu", dtype)))
-    answering = load_for_inference(tmp_path, WeightSettings(device="cpu", dtype=dtype))
+    answering = load_for_inference(Checkpoint(tmp_path), WeightSettings(device="cpu", dtype=dtype))
     assert all(type(layer) is Linear for layer in linear_layers(answering))
 
 

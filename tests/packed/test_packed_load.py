@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def packed_from(folder: Path, adapter: Adapter | None = None, **given: str | None) -> PackedTransformer:
     settings: dict[str, Any] = {"device": "cpu", "dtype": "float32", **given}
-    return load_packed(folder, WeightSettings(**settings), adapter=adapter)
+    return load_packed(Checkpoint(folder), WeightSettings(**settings), adapter=adapter)
 
 
 @torch.inference_mode()
@@ -95,7 +95,7 @@ def test_one_format_does_not_become_another(
     with pytest.raises(SettingError, match=f"already {stored}"):
         packed_from(tmp_path / "q", quantization=asked)
     with pytest.raises(SettingError, match=f"already {stored}"):
-        loading.load_for_inference(tmp_path / "q", WeightSettings(device="cpu", quantization=asked))
+        loading.load_for_inference(Checkpoint(tmp_path / "q"), WeightSettings(device="cpu", quantization=asked))
 
 
 def test_unknown_quantization_is_one_sentence() -> None:
@@ -127,11 +127,13 @@ def test_a_vocabulary_in_fp8_is_asked_for_where_weights_are_packed(folder: Path)
         with pytest.raises(
             SettingError, match=r"^vocabulary_dtype is 'fp8'; that needs a GPU .* quantization 'fp8'\.$"
         ):
-            loading.load_for_inference(folder, replace(settings, quantization=quantization))
-    packed = loading.load_for_inference(folder, replace(settings, quantization="fp8"))
+            loading.load_for_inference(Checkpoint(folder), replace(settings, quantization=quantization))
+    packed = loading.load_for_inference(Checkpoint(folder), replace(settings, quantization="fp8"))
     assert isinstance(packed, PackedTransformer)
     assert packed.packed.vocabulary.dtype == torch.float8_e4m3fn
-    plain = loading.load_for_inference(folder, replace(settings, quantization="fp8", vocabulary_dtype="auto"))
+    plain = loading.load_for_inference(
+        Checkpoint(folder), replace(settings, quantization="fp8", vocabulary_dtype="auto")
+    )
     assert plain.dtype == torch.float32
 
 
@@ -168,7 +170,7 @@ def test_several_gpus_need_less_memory_each() -> None:
 def test_several_gpus_take_only_what_the_kernels_take(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setattr("redraft.model.packed.settings.resolve_devices", lambda device, gpus: (CUDA,))
     with pytest.raises(SettingError, match="gpus is 2; only a model in bfloat16 whose shape the kernels support"):
-        loading.load_for_inference(folder, WeightSettings(dtype="bfloat16", gpus=2))
+        loading.load_for_inference(Checkpoint(folder), WeightSettings(dtype="bfloat16", gpus=2))
 
 
 @pytest.mark.parametrize("format", ["fp8", "int4", "nvfp4"])
@@ -205,7 +207,9 @@ def test_packed_weights_cannot_be_saved(folder: Path, tmp_path: Path) -> None:
 def test_quantization_and_float32_do_not_go_together_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("redraft.model.packed.settings.resolve_devices", lambda device, gpus: (CUDA,))
     with pytest.raises(SettingError, match="on a GPU, dtype must be bfloat16"):
-        loading.load_for_inference(resolve_folder("tiny"), WeightSettings(dtype="float32", quantization="fp8"))
+        loading.load_for_inference(
+            Checkpoint(resolve_folder("tiny")), WeightSettings(dtype="float32", quantization="fp8")
+        )
 
 
 def test_shapes_that_the_kernels_do_not_take_stay_plain_on_a_gpu(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
@@ -218,11 +222,14 @@ def test_shapes_that_the_kernels_do_not_take_stay_plain_on_a_gpu(monkeypatch: py
         assert told in str(misfit(replace(preset("26b-a4b"), **change)))
     monkeypatch.setattr("redraft.model.packed.settings.resolve_devices", lambda device, gpus: (CUDA,))
     monkeypatch.setattr(loading, "filled", lambda checkpoint, *arguments: arguments)
-    assert loading.load_for_inference(folder, WeightSettings(dtype="bfloat16")) == (CUDA, torch.bfloat16)
+    assert loading.load_for_inference(Checkpoint(folder), WeightSettings(dtype="bfloat16")) == (CUDA, torch.bfloat16)
     with pytest.raises(SettingError, match="multiple of 128"):
-        loading.load_for_inference(folder, WeightSettings(dtype="bfloat16", quantization="fp8"))
+        loading.load_for_inference(Checkpoint(folder), WeightSettings(dtype="bfloat16", quantization="fp8"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
-    for refused in (lambda: load_packed(folder, WeightSettings()), lambda: random_model("nano", WeightSettings())):
+    for refused in (
+        lambda: load_packed(Checkpoint(folder), WeightSettings()),
+        lambda: random_model("nano", WeightSettings()),
+    ):
         with pytest.raises(SettingError, match=r"cannot be packed for a GPU: the width must be a multiple of 128, "):
             refused()
 
@@ -239,7 +246,7 @@ def test_a_packed_twin_is_what_loading_with_the_adapter_makes(
     for quantization in (None, stored) if stored else (None, "fp8", "int4"):
         base = packed_from(place, quantization=quantization)
         expected = packed_from(place, adapter, quantization=quantization)
-        made = loading.loaded_with(base, place, adapter)
+        made = loading.loaded_with(base, Checkpoint(place), adapter)
         assert isinstance(made, PackedTransformer)
         torch.testing.assert_close(logits_of(made), logits_of(expected), rtol=0, atol=0)
         assert not torch.equal(logits_of(made), logits_of(base))
@@ -253,7 +260,7 @@ def test_a_packed_twin_has_the_vocabulary_that_its_adapter_changes(folder: Path,
     adapter = random_adapter(redraft.load_model(folder, "cpu", "float32"), 1, r"^embedding")
     base = packed_from(folder, vocabulary_dtype=vocabulary)
     expected = packed_from(folder, adapter, vocabulary_dtype=vocabulary)
-    made = loading.loaded_with(base, folder, adapter)
+    made = loading.loaded_with(base, Checkpoint(folder), adapter)
     torch.testing.assert_close(logits_of(made), logits_of(expected), rtol=0, atol=0)
     assert not torch.equal(logits_of(made), logits_of(base))
 
@@ -270,7 +277,7 @@ def test_a_packed_twin_keeps_the_adapter_that_was_loaded(folder: Path, tmp_path:
     read = second.applied(first.applied(Checkpoint(place).weight))
     expected = PackedTransformer(pack(full.config, read, device=torch.device("cpu"), dtype=torch.float32))
     base = packed_from(place, first)
-    made = loading.loaded_with(base, place, second)
+    made = loading.loaded_with(base, Checkpoint(place), second)
     torch.testing.assert_close(logits_of(made), logits_of(expected), rtol=0, atol=0)
     if not stored:
         plain = with_adapter(with_adapter(full, first), second)
@@ -297,7 +304,9 @@ def test_an_adapter_widens_the_weights_that_share_a_product_with_one_that_it_cha
     assert list(map(_plain_products, packed.packed.layers)) == [set(), {product}, set()]
     assert packed.packed.quantization == stored
     expected = logits_of(
-        loading.load_for_inference(tmp_path / "q", WeightSettings(device="cpu", dtype="float32"), adapter=adapter)
+        loading.load_for_inference(
+            Checkpoint(tmp_path / "q"), WeightSettings(device="cpu", dtype="float32"), adapter=adapter
+        )
     )
     unchanged = logits_of(packed_from(tmp_path / "q"))
     assert _apart(logits_of(packed), expected) < 0.15 < 0.2 < _apart(unchanged, expected)

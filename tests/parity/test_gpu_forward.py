@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.models.diffusion_gemma import DiffusionGemmaForBlockDiffusion as Reference
 
+from redraft.model.checkpoint import Checkpoint
 from redraft.model.packed.load import load_packed
 from redraft.model.packed.settings import WeightSettings
 from redraft.model.packed.transformer import PackedTransformer
@@ -113,7 +114,9 @@ def test_forwards_are_as_near_to_fp32_as_those_of_transformers_in_bf16(
     """`times` is how much further off a format may be: rounding decides which of two experts a token gets."""
     if torch.cuda.device_count() < gpus:
         pytest.skip(f"needs {gpus} CUDA devices")
-    seen = ours(load_packed(peer.folder, WeightSettings(device="cuda", gpus=gpus, quantization=quantization)))
+    seen = ours(
+        load_packed(Checkpoint(peer.folder), WeightSettings(device="cuda", gpus=gpus, quantization=quantization))
+    )
     for part in ("prompt", "first", "second"):
         found, exact, half = (getattr(one, part) for one in (seen, peer.exact, peer.half))
         assert error(found, exact) <= times * error(half, exact), part

@@ -178,6 +178,7 @@ def _packed_model(
 ) -> PackedTransformer:
     """The model to measure, on a device or several GPUs: a shape filled with random weights, or a folder's own."""
     from redraft.bench.random_weights import random_model
+    from redraft.model.checkpoint import Checkpoint
     from redraft.model.folders import resolve_folder
     from redraft.model.packed.load import load_packed
     from redraft.model.packed.settings import WeightSettings
@@ -188,7 +189,7 @@ def _packed_model(
     settings = WeightSettings(
         device=device, gpus=gpus, dtype="bfloat16", quantization=quantization, vocabulary_dtype=vocabulary_dtype
     )
-    return random_model(model, settings) if random else load_packed(resolve_folder(model), settings)
+    return random_model(model, settings) if random else load_packed(Checkpoint(resolve_folder(model)), settings)
 
 
 def write_and_print(name: str, records: list[dict[str, Any]], folder: Path | None) -> None:

@@ -24,7 +24,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from redraft.config import is_positive
-from redraft.errors import CheckpointError
+from redraft.errors import CheckpointError, SettingError
+from redraft.model.checkpoint import Checkpoint
 from redraft.model.files import check_readable
 from redraft.model.folders import read_json, write_json
 from redraft.model.int4_experts import Int4Experts
@@ -175,6 +176,21 @@ def load_adapter(folder: str | Path) -> Adapter:
         rank=int(config["r"]),
         rank_stabilised=bool(config.get("use_rslora")),
     )
+
+
+def adapter_for(checkpoint: Checkpoint, folder: str | Path) -> Adapter:
+    """The adapter in a folder, for an open model folder; without changes of a vision tower that is left out.
+
+    Raises what `load_adapter` raises, `CheckpointError` for an adapter of another model, and `SettingError` for what is
+    no folder.
+    """
+    if not isinstance(folder, str | Path):
+        raise SettingError(f"An adapter must be a folder, not of type {type(folder).__name__}.")
+    found = load_adapter(folder)
+    if not checkpoint.vision and not (found := found.without("vision.")).factors:
+        raise CheckpointError(f"The adapter in {folder} changes only the vision tower, which is not loaded.")
+    found.check_fits(checkpoint.shapes, str(folder))
+    return found
 
 
 def save_adapter(adapter: Adapter, folder: str | Path, *, base_model: str, dropout: float = 0.0) -> None:

@@ -30,7 +30,7 @@ class Checkpoint:
     """
 
     def __init__(self, folder: Path, *, vision: bool = True) -> None:
-        self.folder, self.config = folder, read_config(folder)
+        self.folder, self.config, self.vision = folder, read_config(folder), vision
         self._stored = read_headers(folder)
         self._open: tuple[Path, Any] | None = None
         self.has_vision = vision and any(map(is_vision, self._stored))

@@ -1,8 +1,6 @@
-"""Loading a model folder into the form that runs fastest on its device."""
+"""Loading an open model folder into the form that runs fastest on its device."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import torch
 
@@ -20,19 +18,19 @@ from redraft.model.weights import filled, load_for_cpu, load_vision
 
 
 def load_for_inference(
-    folder: Path, settings: WeightSettings, *, adapter: Adapter | None = None, vision: bool = True
+    checkpoint: Checkpoint, settings: WeightSettings, *, adapter: Adapter | None = None
 ) -> Transformer:
     """The model in the form that runs fastest: packed on a GPU or if quantized, else plain.
 
     On a GPU, fp32 stays plain, and so do shapes that the kernels do not support. On a CPU, INT4 experts stay in INT4
     and the rest is plain; `quantization` "fp8" computes what a GPU would, slowly. An `adapter` is folded into the
-    weights. `vision` False leaves the vision tower out. Raises what `load_packed` raises, and `SettingError` for
-    several `gpus` and a model that does not run on the kernels.
+    weights. Raises what `load_packed` raises, and `SettingError` for several `gpus` and a model that does not run on
+    the kernels.
     """
-    checkpoint, target = Checkpoint(folder, vision=vision), settings.devices[0]
+    target = settings.devices[0]
     dtype, on_cpu = resolve_dtype(settings.dtype, target, checkpoint.dtype), target.type == "cpu"
     if settings.quantization == "fp8" if on_cpu else _packs_on_gpu(checkpoint.config, dtype, settings.quantization):
-        return _packed(checkpoint, settings, adapter)
+        return load_packed(checkpoint, settings, adapter=adapter)
     if settings.gpus > 1:
         raise SettingError(
             f"gpus is {settings.gpus}; only a model in bfloat16 whose shape the kernels support is divided.", "gpus"
@@ -50,36 +48,14 @@ def load_for_inference(
 
 
 def load_packed(
-    folder: Path, settings: WeightSettings, *, adapter: Adapter | None = None, vision: bool = True
+    checkpoint: Checkpoint, settings: WeightSettings, *, adapter: Adapter | None = None
 ) -> PackedTransformer:
     """A folder's model, packed on its device, or with its layers divided among several GPUs; see `pack`.
 
-    `vision` False leaves the vision tower out. Never holds a second copy of the weights: each one is read, changed by
-    the `adapter` if there is one, quantized if requested, and placed before the next. Raises `CheckpointError` for
-    files that are missing, damaged or do not fit, and `SettingError` for settings that the model or the device does not
-    allow, such as a GPU that is too old or too small.
+    Never holds a second copy of the weights: each one is read, changed by the `adapter` if there is one, quantized if
+    requested, and placed before the next. Raises `CheckpointError` for an adapter's change that is not finite, and
+    `SettingError` for settings that the model or the device does not allow, such as a GPU that is too old or too small.
     """
-    return _packed(Checkpoint(folder, vision=vision), settings, adapter)
-
-
-def loaded_with(model: Transformer, folder: Path, adapter: Adapter) -> Transformer:
-    """`model`, loaded from `folder` by `load_for_inference`, with one more adapter; unchanged weights are shared.
-
-    If the model is packed, changed weights are read from the folder again and its earlier adapters reapplied first.
-    """
-    if not isinstance(model, PackedTransformer):
-        return with_adapter(model, adapter)
-    checkpoint = Checkpoint(folder, vision=model.vision is not None)
-    folded, vision = (*model.folded, adapter), model.vision
-    source = checkpoint.weight
-    for one in folded:
-        source = one.applied(source)
-    if any(name.startswith("vision.") for name in adapter.factors):
-        vision = load_vision(checkpoint, source, model.device, model.dtype)
-    return PackedTransformer(repack(model.packed, source, set(adapter.factors)), vision, folded)
-
-
-def _packed(checkpoint: Checkpoint, settings: WeightSettings, adapter: Adapter | None) -> PackedTransformer:
     config, (target, *other_devices) = checkpoint.config, settings.devices
     fp8 = check_fit(
         config, settings, stored=checkpoint.formats, int4_groups=checkpoint.int4_groups, vision=checkpoint.has_vision
@@ -90,6 +66,22 @@ def _packed(checkpoint: Checkpoint, settings: WeightSettings, adapter: Adapter |
     packed = pack(config, read, device=target, other_devices=other_devices, **given)
     tower = load_vision(checkpoint, read, target, dtype)
     return PackedTransformer(packed, tower, () if adapter is None else (adapter,))
+
+
+def loaded_with(model: Transformer, checkpoint: Checkpoint, adapter: Adapter) -> Transformer:
+    """`model`, loaded from `checkpoint` by `load_for_inference`, with one more adapter; unchanged weights are shared.
+
+    If the model is packed, changed weights are read from the folder again and its earlier adapters reapplied first.
+    """
+    if not isinstance(model, PackedTransformer):
+        return with_adapter(model, adapter)
+    folded, vision = (*model.folded, adapter), model.vision
+    source = checkpoint.weight
+    for one in folded:
+        source = one.applied(source)
+    if any(name.startswith("vision.") for name in adapter.factors):
+        vision = load_vision(checkpoint, source, model.device, model.dtype)
+    return PackedTransformer(repack(model.packed, source, set(adapter.factors)), vision, folded)
 
 
 def _packs_on_gpu(config: ModelConfig, dtype: torch.dtype, quantization: str | None) -> bool:
