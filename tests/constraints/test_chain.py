@@ -230,8 +230,8 @@ def test_nothing_impossible_is_drawn_however_cold(cold: float) -> None:
     others = [token for token in range(len(SPELLED)) if token != 1]
     for canvas in (
         Allowed(LENGTH, forbidden={0: others}),
-        HoleConstraint(torch.tensor(others), {}),
-        HoleConstraint(torch.tensor([]).long(), {0: torch.tensor([1])}),
+        HoleConstraint(tuple(others), {}),
+        HoleConstraint((), {0: (1,)}),
     ):
         assert canvas.restrict(logits.clone()).probabilities[0, 1] == 1.0
 

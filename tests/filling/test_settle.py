@@ -4,14 +4,14 @@ import dataclasses
 
 import numpy as np
 import pytest
-import torch
 
 from redraft.config import GenerationSettings
 from redraft.constraints.pins import Allowed
 from redraft.diffusion.prefill import prefill
 from redraft.diffusion.records import DenoiseStep
 from redraft.filling import settle as settling
-from redraft.filling.hole import HoleConstraint
+from redraft.filling.hole import Hole, HoleConstraint
+from redraft.filling.seams import Seams
 from redraft.filling.settle import Guess, Settling
 from redraft.llm import LLM
 from steps import take_steps
@@ -28,7 +28,7 @@ def guess(**more: object) -> Guess:
         "tokens": tokens,
         "free": FREE,
         "noisy": (True,) * len(FREE),
-        "limit": HoleConstraint(torch.tensor(NEVER), {}),
+        "limit": HoleConstraint(NEVER, {}),
     }
     return Guess(**fields | more)  # type: ignore[arg-type]
 
@@ -98,7 +98,7 @@ def test_a_draft_enters_the_first_step(llm: LLM) -> None:
 
 
 def test_only_some_tokens_at_some_positions(llm: LLM) -> None:
-    limit = HoleConstraint(torch.tensor(NEVER), {1: torch.tensor([300, 301]), 4: torch.tensor([302])})
+    limit = HoleConstraint(NEVER, {1: (300, 301), 4: (302,)})
     for record in settle(llm, [guess(limit=limit)]):
         assert record.argmax_canvas[FREE[1]] in (300, 301)
         assert record.argmax_canvas[FREE[4]] == 302
@@ -112,3 +112,14 @@ def test_those_that_are_given_up_stop(llm: LLM) -> None:
     settling.keep([1])
     assert [record.request_id for record in settling.step()] == [1]
     assert settling.open == [1]
+
+
+def test_all_guesses_of_a_hole_share_what_a_device_holds_of_its_tokens(llm: LLM) -> None:
+    """A copy for each of them, at every step, would make the host wait."""
+    first = Seams.of(llm.tokenizer).before(llm.tokenizer.encode("x\n    retu"))[-1]
+    hole = Hole(tokenizer=llm.tokenizer, behind=(5,), first=first, last=None)
+    one, other = (hole.guess((None,) * length, 16).limit for length in (3, 4))
+    assert isinstance(one, HoleConstraint)
+    assert isinstance(other, HoleConstraint)
+    assert one._never is other._never
+    assert one._only[0] is other._only[0]

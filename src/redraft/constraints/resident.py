@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -21,3 +23,9 @@ class Resident:
         if device not in self._copies:
             self._copies[device] = self._first.to(device)
         return self._copies[device]
+
+
+@lru_cache(maxsize=32)
+def resident_ids(ids: tuple[int, ...]) -> Resident:
+    """Token ids, int64 [N]; one object for all who give the same ids."""
+    return Resident(torch.tensor(ids, dtype=torch.long))

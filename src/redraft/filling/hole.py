@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from redraft.constraints.resident import resident_ids
 from redraft.diffusion.constraint import CanvasConstraint
 from redraft.diffusion.sampler import Distribution
 from redraft.filling.obeying import Language, Obeying, language_of
@@ -33,8 +34,8 @@ Draft = Sequence[int | None]
 class HoleConstraint:
     """A `CanvasConstraint` over a hole's free positions: no special tokens, and only some tokens at some of them."""
 
-    def __init__(self, never: Tensor, only: dict[int, Tensor]) -> None:
-        self._never, self._only = never, only
+    def __init__(self, never: tuple[int, ...], only: dict[int, tuple[int, ...]]) -> None:
+        self._never, self._only = resident_ids(never), {at: resident_ids(ids) for at, ids in only.items()}
 
     def tokens(self, device: torch.device) -> None:
         """Any token may appear somewhere."""
@@ -46,9 +47,9 @@ class HoleConstraint:
 
     def restrict(self, logits: Tensor) -> Distribution:
         """Remove forbidden tokens from rows of tempered logits [F,V]."""
-        logits[:, self._never.to(logits.device)] = NEVER
-        for position, ids in self._only.items():
-            ids = ids.to(logits.device)
+        logits[:, self._never.on(logits.device)] = NEVER
+        for position, resident in self._only.items():
+            ids = resident.on(logits.device)
             kept = logits[position, ids]
             logits[position] = NEVER
             logits[position, ids] = kept
@@ -130,10 +131,10 @@ class Hole:
 
     def _limit(self, length: int, *, padded: bool) -> CanvasConstraint:
         special = set(self.tokenizer.special_ids.values()) - ({self.tokenizer.pad_id} if padded else set())
-        never = torch.tensor(sorted(special))
+        never = tuple(sorted(special))
         if self.language is not None:
             return Obeying(self.language, length, never)
-        only = {at: torch.tensor(ids) for at, ids in self._only(length).items() if at == 0 or not padded}
+        only = {at: ids for at, ids in self._only(length).items() if at == 0 or not padded}
         return HoleConstraint(never, only)
 
     def text(self, ids: Sequence[int]) -> str:

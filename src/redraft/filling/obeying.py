@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from redraft.constraints import build
-from redraft.constraints.answer import AutomatonConstraint
+from redraft.constraints.answer import CPU, AutomatonConstraint
 from redraft.constraints.build import NARROWING, WHOLE, is_given
+from redraft.constraints.resident import resident_ids
 from redraft.diffusion.sampler import Distribution, joined
 from redraft.errors import ConstraintError
 from redraft.kernels.vocabulary import NEVER
@@ -65,10 +66,10 @@ def check_language(tokenizer: Tokenizer, constraints: dict[str, Any], shortest: 
 class Obeying:
     """A `CanvasConstraint`: the first free positions are a text of a language; no special tokens at the others."""
 
-    def __init__(self, language: Language, length: int, never: Tensor) -> None:
+    def __init__(self, language: Language, length: int, never: tuple[int, ...]) -> None:
         self._hole = language.constraint.exactly(length)
-        self._length, self._never = length, never
-        free = self._hole.free(length, never.device)
+        self._length, self._never = length, resident_ids(never)
+        free = self._hole.free(length, CPU)
         self._rows = length if free is None else len(free)
 
     def tokens(self, device: torch.device) -> None:
@@ -82,7 +83,7 @@ class Obeying:
     def restrict(self, logits: Tensor) -> Distribution:
         """The constrained distribution of tempered logits [F,V] of the positions where there is a choice."""
         others = logits[self._rows :]
-        others[:, self._never.to(logits.device)] = NEVER
+        others[:, self._never.on(logits.device)] = NEVER
         parts = [self._hole.restrict(logits[: self._rows])] if self._rows else []
         return joined(*parts, *([Distribution.of(others)] if len(others) else []))
 
