@@ -172,6 +172,7 @@ def test_a_fitted_temperature_undoes_overconfidence() -> None:
         ("", {}, PromptError, "question is empty"),
         ([], {}, PromptError, "non-empty str"),
         (None, {}, PromptError, "non-empty str"),
+        (b"Is it?", {}, PromptError, "The question must be a non-empty str"),
         ([2, 99_999], {}, PromptError, "99999"),
         ("x", {"reads": 0}, SettingError, "reads is 0"),
         ("x", {"steps": 4}, SettingError, "Unknown setting 'steps'; known settings are template, ends,"),
@@ -210,6 +211,9 @@ def test_bad_examples() -> None:
         fit_temperature([reading], [])
     with pytest.raises(SettingError, match="'c' is not one of the choices a, b"):
         fit_temperature([reading], ["c"])
+    for readings, answers in ((reading, ["a"]), ([reading], "a"), (3, 3)):
+        with pytest.raises(SettingError, match="Give a list of readings and a list with the answer of each"):
+            fit_temperature(readings, answers)  # type: ignore[arg-type]
 
 
 def test_rows_of_different_lengths_are_read_in_batches(llm: LLM) -> None:

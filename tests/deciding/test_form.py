@@ -86,7 +86,7 @@ def test_probabilities_of_all_choices_sum_to_one(found: set[tuple[int, ...]], ra
         (["a"], None, "at least two choices"),
         ("ab", None, "at least two choices"),
         (["a", ""], None, "non-empty strings"),
-        ({1: ["a", "b"], "c": ["a", "b"]}, "{c}", "choices are given for 1, 'c'"),
+        ({1: ["a", "b"], "c": ["a", "b"]}, "{c}", "choices has the slot 1; a slot's name must be a string"),
         (["a", 1], None, "non-empty strings"),
         (["a", "a"], None, "the same choice twice"),
         (["a", "b"], "no slot", "no slot"),

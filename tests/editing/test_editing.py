@@ -234,7 +234,8 @@ def test_an_empty_span_is_an_insertion(llm: LLM) -> None:
         ("", (0, 0), "x", {}, PromptError, "no text"),
         ("abc", (0, 9), "x", {}, PromptError, "has 3 characters"),
         ("abc", (0, 1), "", {}, PromptError, "instruction is empty"),
-        ("abc", (0, 1), 3, {}, PromptError, "instruction is empty"),
+        ("abc", (0, 1), 3, {}, PromptError, "instruction is 3; it must be a string"),
+        (3, (0, 1), "x", {}, PromptError, "text is 3; it must be a string"),
         ("abc", (0, 1), None, {"canvas_length": 512}, SettingError, "leaves no room in the context of 512"),
         ("abc", (0, 1), "x", {"strength": 1.5}, SettingError, "strength is 1.5"),
         ("abc", (0, 1), "x", {"strength": True}, SettingError, "strength is True"),
@@ -256,7 +257,7 @@ def test_an_empty_span_is_an_insertion(llm: LLM) -> None:
     ],
 )
 def test_bad_input(
-    llm: LLM, text: str, span: tuple[int, int], instruction: str, settings: dict, error: type[Exception], sentence: str
+    llm: LLM, text: Any, span: tuple[int, int], instruction: Any, settings: dict, error: type[Exception], sentence: str
 ) -> None:
     with pytest.raises(error, match=sentence):
         llm.edit(text, span, instruction, **settings)

@@ -2,6 +2,7 @@
 
 import random
 from itertools import combinations_with_replacement
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 import redraft
 from byte_fallback import byte_fallback
+from redraft.editing import edits_between
 from redraft.editing.spans import changed_share, check_span, count_lines, cut, line_of, line_span, unified_diff
 from redraft.errors import PromptError
 from redraft.text.tokenizer import Tokenizer
@@ -54,17 +56,26 @@ def test_every_character_is_in_one_line(text: str) -> None:
         assert at < end or text[end : at + 1].strip("\r\n") == ""
 
 
-@pytest.mark.parametrize(("first", "last"), [(0, 1), (1, 6), (3, 2), (6, 6)])
-def test_lines_that_are_not_there(first: int, last: int) -> None:
-    with pytest.raises(PromptError, match="which has 5"):
+@pytest.mark.parametrize(("first", "last"), [(0, 1), (1, 6), (3, 2), (6, 6), (None, 1), ("1", 1), (1.0, 2), (True, 2)])
+def test_lines_that_are_not_there(first: Any, last: Any) -> None:
+    with pytest.raises(PromptError, match=f"The lines {first} to {last} are not in the text, which has 5"):
         line_span(TEXTS[0], first, last)
+
+
+@pytest.mark.parametrize("given", [3, None, b"a", ["a"]])
+def test_what_is_no_text(given: Any) -> None:
+    with pytest.raises(PromptError, match="it must be a string"):
+        line_span(given, 1, 1)
+    for pair in ((given, "a"), ("a", given)):
+        with pytest.raises(PromptError, match="it must be a string"):
+            edits_between(*pair)
 
 
 @pytest.mark.parametrize(
     ("text", "span", "sentence"),
     [
         ("", (0, 0), "no text"),
-        (None, (0, 0), "no text"),
+        (None, (0, 0), "text is None; it must be a string"),
         ("abc", (0, 4), "has 3 characters"),
         ("abc", (2, 1), "not inside"),
         ("abc", (-1, 1), "not inside"),

@@ -31,7 +31,7 @@ def split_questions(question: Question | Sequence[Question]) -> tuple[list[Quest
     """The questions as a list, and whether several were asked: a list of strings or of lists means several."""
     if isinstance(question, str):
         return [question], False
-    if not isinstance(question, Sequence) or not len(question):
+    if not isinstance(question, Sequence) or isinstance(question, bytes) or not len(question):
         sentence = "The question must be a non-empty str, list of messages, list of token ids, or list of them."
         raise PromptError(sentence, "question")
     several = all(isinstance(item, str | list | tuple) for item in question)

@@ -39,6 +39,8 @@ def fit_temperature(readings: Sequence[HasProbabilities], answers: Sequence[str]
 
     Raises `SettingError` without examples, or if an answer was not one of the choices.
     """
+    if isinstance(answers, str) or not (isinstance(readings, Sequence) and isinstance(answers, Sequence)):
+        raise SettingError("Give a list of readings and a list with the answer of each.")
     if not readings or len(readings) != len(answers):
         raise SettingError(f"There are {len(readings)} readings and {len(answers)} answers; give one answer for each.")
     for reading, answer in zip(readings, answers, strict=True):

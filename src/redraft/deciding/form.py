@@ -37,11 +37,13 @@ class Form:
         """A form from a list of choices, or from named slots; without a template one slot per line, "name: {name}".
 
         Raises `SettingError` for a template that does not contain every slot once, for choices that cannot differ, and
-        for an `ends` that is neither True nor False.
+        for what is of the wrong type.
         """
         if not isinstance(ends, bool):
             raise SettingError(f"ends is {ends!r}; it must be True or False.", "ends")
         slots = choices if isinstance(choices, Mapping) else {CHOICE: choices}
+        if wrong := [name for name in slots if not isinstance(name, str)]:
+            raise SettingError(f"choices has the slot {wrong[0]!r}; a slot's name must be a string.", "choices")
         if template is None:
             template = "\n".join(f"{name}: {{{name}}}" for name in slots) if slots is choices else f"{{{CHOICE}}}"
         elif isinstance(template, str):

@@ -20,9 +20,9 @@ from redraft.diffusion.prefill import prefill
 from redraft.editing.drafts import draft_probabilities, drafts_of, keeping, mending
 from redraft.editing.reading import SHOWN, ChatModel, as_read, context_ids
 from redraft.editing.result import EditResult
-from redraft.editing.spans import Span, check_span, cut
+from redraft.editing.spans import Span, check_span, check_text, cut
 from redraft.engine.request import TokenConfidence
-from redraft.errors import ConstraintError, PromptError, SettingError, check_utf8
+from redraft.errors import ConstraintError, PromptError, SettingError
 from redraft.filling.api import HOLE_SETTINGS, check_given, fill_settings
 from redraft.filling.context import VIEW, Context
 from redraft.filling.hole import Draft, Hole
@@ -84,10 +84,10 @@ def edit(
     check_given(given, EDIT_SETTINGS)
     task = task_of(llm, instruction, strength=strength, max_tokens=max_tokens, on_record=on_record, **given)
     start, end = check_span(text, span)
-    if instruction is not None and (not isinstance(instruction, str) or not instruction.strip()):
-        raise PromptError("The instruction is empty.", "instruction")
-    check_utf8(text, "text")
-    check_utf8(instruction or "", "instruction")
+    if instruction is not None:
+        check_text(instruction, "instruction")
+        if not instruction.strip():
+            raise PromptError("The instruction is empty.", "instruction")
     edited, read = as_read(text, (start, end))
     at = read[0]
     for length in task.parts(edited, read):

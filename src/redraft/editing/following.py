@@ -26,7 +26,7 @@ from redraft.editing.api import edit, task_of
 from redraft.editing.drafts import draft_probabilities
 from redraft.editing.reading import ChatModel, as_read
 from redraft.editing.result import EditResult
-from redraft.editing.spans import Span, check_span, common_ends, count_lines, cut, line_of, line_span
+from redraft.editing.spans import Span, check_span, check_text, common_ends, count_lines, cut, line_of, line_span
 from redraft.errors import PromptError, SettingError, check_utf8
 from redraft.filling.api import HOLE_SETTINGS, check_given
 from redraft.filling.context import Context
@@ -87,7 +87,6 @@ def next_edit(
         )
     if isinstance(recent_edits, str) or not isinstance(recent_edits, Sequence):
         raise PromptError("The recent edits must be a list of pairs (old, new).", "recent_edits")
-    check_utf8(text, "text")
     pairs = [_pair(one, f"recent_edits[{index}]") for index, one in enumerate(recent_edits)]
     if constraints := constraints_of(given):
         raise SettingError(
@@ -106,8 +105,11 @@ def next_edit(
 def edits_between(old: str, new: str) -> tuple[list[tuple[str, str]], int]:
     """The edits that turned `old` into `new`, line by line, top to bottom; and where the last one ends in `new`.
 
-    Kinds of line ends do not count: lines are compared, and returned, with newlines.
+    Kinds of line ends do not count: lines are compared, and returned, with newlines. Raises `PromptError` for what is
+    no text.
     """
+    check_text(old, "old")
+    check_text(new, "new")
     lines = split_lines(new)
     a, b = ([with_newlines(line) for line in text] for text in (split_lines(old), lines))
     same, rest = common_ends(a, b)

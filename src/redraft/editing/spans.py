@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import accumulate, islice
 
 from redraft.config import plain
-from redraft.errors import PromptError, about
+from redraft.errors import PromptError, about, check_utf8
 from redraft.filling.hole import Hole
 from redraft.filling.seams import Seam, Seams
 from redraft.text.line_ends import split_lines
@@ -24,10 +24,18 @@ Span = tuple[int, int]
 _NEWLINES = re.compile(r"[^\n]*\n|[^\n]+")
 
 
+def check_text(text: object, name: str) -> None:
+    """Raise `PromptError` for what is no `str`, or one that UTF-8 cannot express."""
+    if not isinstance(text, str):
+        raise PromptError(f"{name} is {text!r:.80}; it must be a string.", name)
+    check_utf8(text, name)
+
+
 @about("span")
 def check_span(text: str, span: Span) -> Span:
     """The span itself. Raises `PromptError` unless it is two whole numbers inside the text, in order."""
-    if not isinstance(text, str) or not text:
+    check_text(text, "text")
+    if not text:
         raise PromptError("There is no text to edit.", "text")
     numbers = tuple(map(plain, span)) if isinstance(span, tuple | list) else ()
     if len(numbers) != 2 or not all(type(number) is int for number in numbers):
@@ -41,13 +49,16 @@ def line_span(text: str, first: int, last: int) -> Span:
     """Characters of the lines `first` to `last`, counted from 1, without the last one's line end.
 
     Lines end as in every editor: at a newline, a carriage return, or both. A byte order mark is before the first line.
+    Raises `PromptError` unless they are lines of the text, in order.
     """
+    check_text(text, "text")
+    first, last = plain(first), plain(last)
     starts, ends, at = list[int](), list[int](), 0
     for line in split_lines(text):
         starts.append(at if at else int(text.startswith("\ufeff")))
         ends.append(at + len(line.rstrip("\r\n")))
         at += len(line)
-    if not 1 <= first <= last <= len(starts):
+    if not (type(first) is type(last) is int and 1 <= first <= last <= len(starts)):
         raise PromptError(f"The lines {first} to {last} are not in the text, which has {len(starts)}.")
     return starts[first - 1], ends[last - 1]
 
