@@ -9,10 +9,12 @@ at line ends.
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, pairwise
+from operator import itemgetter
 from typing import Any
 
 from redraft.config import GenerationSettings, plain
@@ -28,8 +30,6 @@ from redraft.filling.context import VIEW, Context
 from redraft.filling.hole import Draft, Hole
 from redraft.filling.lengths import (
     SCORED_TOKENS,
-    Candidate,
-    Choice,
     OnRecord,
     Prior,
     check_on_record,
@@ -37,10 +37,10 @@ from redraft.filling.lengths import (
     with_what_follows,
 )
 from redraft.filling.obeying import CONSTRAINTS, check_language, constraints_of
+from redraft.filling.result import Written
 from redraft.filling.scoring import causal_scores
 from redraft.filling.seams import LONGEST
 from redraft.model.interruption import check_interrupted
-from redraft.text.line_ends import with_line_ends
 
 DEFAULT_STEPS = 16
 """Step cap when none is given."""
@@ -82,182 +82,186 @@ def edit(
     """
     started = time.perf_counter()
     check_given(given, EDIT_SETTINGS)
-    task = task_of(llm, instruction, strength=strength, max_tokens=max_tokens, on_record=on_record, **given)
+    editor = Editor.of(llm, instruction, strength=strength, max_tokens=max_tokens, on_record=on_record, **given)
     start, end = check_span(text, span)
     if instruction is not None:
         check_text(instruction, "instruction")
         if not instruction.strip():
             raise PromptError("The instruction is empty.", "instruction")
     edited, read = as_read(text, (start, end))
-    at = read[0]
-    for length in task.parts(edited, read):
-        edited, at = task.run(edited, (at, at + length), read[0])
-    before, old, behind = text[:start], text[start:end], text[end:]
-    new, offsets = with_line_ends(edited[read[0] : at], task.offsets, before, old, behind)
-    return EditResult(
-        span=(start, end),
-        old=old,
-        text=new,
-        full_text=before + new + behind,
-        tokens=tuple(task.tokens),
-        offsets=offsets,
-        steps=task.steps,
-        forwards=task.forwards,
-        seconds=time.perf_counter() - started,
-    )
+    at, parts = read[0], list[Written]()
+    for length in editor.parts(edited, read):
+        part = editor.edit_part(edited, (at, at + length))
+        edited = edited[:at] + part.text + edited[at + length :]
+        parts.append(part)
+        at += len(part.text)
+    return EditResult.of(text, (start, end), Written.joined(parts), time.perf_counter() - started)
 
 
-def task_of(
-    llm: ChatModel,
-    instruction: str | None,
-    *,
-    strength: float = 0.0,
-    max_tokens: int | None = None,
-    on_record: OnRecord | None = None,
-    **given: Any,
-) -> _Task:
-    """The task that the keywords of `edit` describe. Raises `SettingError` for any that cannot be honoured."""
-    settings = fill_settings(llm.defaults, given, DEFAULT_STEPS)
-    check_on_record(on_record)
-    return _Task(llm, instruction, settings, strength, plain(max_tokens), constraints_of(given), on_record)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Editor:
+    """Edits spans as one call of `edit` asks. Raises `SettingError` for what cannot be honoured."""
 
+    llm: ChatModel
+    instruction: str | None
+    settings: GenerationSettings
+    constraints: dict[str, Any]
+    strength: float
+    max_tokens: int | None
+    on_record: OnRecord | None
 
-class _Task:
-    """One instruction, carried out part by part."""
-
-    def __init__(
-        self,
+    @classmethod
+    def of(
+        cls,
         llm: ChatModel,
         instruction: str | None,
-        settings: GenerationSettings,
-        strength: float,
-        max_tokens: int | None,
-        constraints: dict[str, Any],
-        on_record: OnRecord | None,
-    ) -> None:
-        self._llm, self._instruction, self._settings, self._on_record = llm, instruction, settings, on_record
-        canvas = settings.canvas_length or llm.model.config.canvas_length
-        self._view = min(VIEW, canvas // 4)
-        self._room = canvas - self._view
+        *,
+        strength: float = 0.0,
+        max_tokens: int | None = None,
+        on_record: OnRecord | None = None,
+        **given: Any,
+    ) -> Editor:
+        """From the keywords of `edit`."""
+        return cls(
+            llm=llm,
+            instruction=instruction,
+            settings=fill_settings(llm.defaults, given, DEFAULT_STEPS),
+            constraints=constraints_of(given),
+            strength=strength,
+            max_tokens=plain(max_tokens),
+            on_record=on_record,
+        )
+
+    def __post_init__(self) -> None:
+        check_on_record(self.on_record)
+        strength, most = self.strength, self.max_tokens
         if isinstance(strength, bool) or not isinstance(strength, int | float) or not 0 <= strength <= 1:
             raise SettingError(f"strength is {strength!r}; it must be between 0 and 1.", "strength")
-        if max_tokens is not None and (type(max_tokens) is not int or not 1 <= max_tokens <= self._room):
+        if most is not None and (type(most) is not int or not 1 <= most <= self._room):
             raise SettingError(
-                f"max_tokens is {max_tokens!r}; it must be from 1 to {self._room}, as a canvas of {canvas} keeps "
+                f"max_tokens is {most!r}; it must be from 1 to {self._room}, as a canvas of {self._canvas} keeps "
                 f"{self._view} positions for the text after the span.",
                 "max_tokens",
             )
-        self._strength, self._max_tokens, self._constraints = strength, max_tokens, constraints
-        self.tokens: list[TokenConfidence] = []
-        self.offsets: list[tuple[int, int]] = []
-        self.steps = self.forwards = 0
 
     def parts(self, text: str, span: Span) -> list[int]:
         """The lengths in characters of the parts in which the span is edited, after checking that each one fits."""
         parts = self._parts(text[span[0] : span[1]])
-        if self._constraints and len(parts) > 1:
+        if self.constraints and len(parts) > 1:
             raise ConstraintError(
                 f"The span does not fit in half a canvas and is edited in {len(parts)} parts, to which "
-                f"{next(iter(self._constraints))} cannot be applied; choose a shorter span.",
+                f"{next(iter(self.constraints))} cannot be applied; choose a shorter span.",
                 "span",
             )
         edges = accumulate(map(len, parts), initial=span[0])
         for part in pairwise(edges):
             check_interrupted()
-            self._context(text, part, ())
-        draft = self._llm.tokenizer.encode_exact(parts[0])
-        check_language(self._llm.tokenizer, self._constraints, 1, self._longest(len(draft)))
+            self._context_ids(text, part, ())
+        draft = self.llm.tokenizer.encode_exact(parts[0])
+        check_language(self.llm.tokenizer, self.constraints, 1, self._longest(len(draft)))
         return [len(part) for part in parts]
 
-    def run(self, text: str, span: Span, zero: int) -> tuple[str, int]:
-        """Edit one part; returns the new text and where the part now ends. Offsets count from `zero`."""
+    def edit_part(self, text: str, span: Span) -> Written:
+        """What one part becomes."""
         start, end = span
-        kept = end > start + 1 and text[end - 1] == "\n" and not self._constraints
+        kept = end > start + 1 and text[end - 1] == "\n" and not self.constraints
         end -= kept
         near = max(0, start - SHOWN)
-        here = cut(self._llm.tokenizer, text[near : end + SHOWN], (start - near, end - near))
+        here = cut(self.llm.tokenizer, text[near : end + SHOWN], (start - near, end - near))
         longest = self._longest(len(here.draft))
-        hole = replace(here.hole, most=longest).obeying(self._constraints, longest)
-        ids = self._context(text, (start, end), here.before)
-        model = self._llm.model
+        hole = replace(here.hole, most=longest).obeying(self.constraints, longest)
+        context = self._context(text, (start, end), here.before, hole)
+        drafts, prior = self._drafts(context, here.draft, hole), self._prior(text[start:end], here.draft, hole)
+        choice = find(context, hole, drafts, self.on_record, prior)
+        best, stays = choice.best, not choice.best.accepted and not self.constraints
+        repairs = best.accepted and not self.constraints and self.instruction is None and self.strength < 1
+        if repairs:  # a slip is where a draft is likelier than the old text
+            stays = _likelihood(context, with_what_follows(hole, here.draft)) >= best.score
+        forwards = 1 + bool(here.draft) + choice.forwards + repairs
+        if stays:
+            return Written(text=text[slice(*span)], forwards=forwards)
+        before, old, behind = text[:start], text[start:end], text[end:]
+        new = hole.text(best.tokens)
+        if not behind.strip("\n") and not self.constraints:
+            new = _without_blank_lines(new, before, old)
+        if not new and (not before or before.endswith("\n")):
+            kept = False  # the lines are gone with their ends
+        tokens, offsets = _within(len(new), *best.confidence)
+        return Written(
+            text=new + "\n" * kept, tokens=tokens, offsets=offsets, steps=len(best.records), forwards=forwards
+        )
+
+    @property
+    def _canvas(self) -> int:
+        return self.settings.canvas_length or self.llm.model.config.canvas_length
+
+    @property
+    def _view(self) -> int:
+        """Positions of the canvas for the text after the span."""
+        return min(VIEW, self._canvas // 4)
+
+    @property
+    def _room(self) -> int:
+        """Positions of the canvas for the span."""
+        return self._canvas - self._view
+
+    def _context(self, text: str, span: Span, before: Sequence[int], hole: Hole) -> Context:
+        """What the model reads before the span, encoded."""
+        ids, model = self._context_ids(text, span, before), self.llm.model
         cache = model.new_cache(1, len(ids) + self._room + hole.extra_positions + SCORED_TOKENS)
-        last = prefill(model, cache, [ids])
-        context = Context(
+        return Context(
             model=model,
             cache=cache,
-            last_hidden=last,
+            last_hidden=prefill(model, cache, [ids]),
             view=self._view,
-            canvas=self._room + self._view,
-            settings=self._settings,
+            canvas=self._canvas,
+            settings=self.settings,
         )
-        drafts, prior = self._drafts(context, here.draft, hole), self._prior(text[start:end], here.draft, hole)
-        choice = find(context, hole, drafts, self._on_record, prior)
-        self.forwards += 1 + bool(here.draft) + choice.forwards
-        if self._stays(context, hole, here.draft, choice):
-            return text, end + kept
-        before, old, behind = text[:start], text[start:end], text[end:]
-        new = choice.best.hole.text(choice.best.tokens)
-        if not behind.strip("\n") and not self._constraints:
-            new = _without_blank_lines(new, before, old)
-        if kept and not new and (not before or before.endswith("\n")):
-            behind, kept = behind[1:], False  # the lines are gone with their ends
-        self._note(choice.best, start - zero, len(new))
-        return before + new + behind, start + len(new) + kept
 
-    def _context(self, text: str, span: Span, before: Sequence[int]) -> list[int]:
-        room = self._room + self._view + LONGEST + SCORED_TOKENS
-        return context_ids(self._llm, self._instruction, text, span, before, room)
-
-    def _stays(self, context: Context, hole: Hole, draft: Sequence[int], choice: Choice) -> bool:
-        """Whether the old text stays: it is likelier than any draft, so there is no slip, or no draft is accepted.
-
-        Counts the pass that the comparison takes.
-        """
-        if self._constraints:
-            return False
-        if not choice.best.accepted:
-            return True
-        if self._instruction is not None or self._strength == 1:
-            return False
-        self.forwards += 1
-        old = with_what_follows(hole, draft)
-        (logprobs,) = causal_scores(context.model, context.cache.copy([0]), context.last_hidden, [old])
-        return sum(logprobs) >= choice.best.score
+    def _context_ids(self, text: str, span: Span, before: Sequence[int]) -> list[int]:
+        room = self._canvas + LONGEST + SCORED_TOKENS
+        return context_ids(self.llm, self.instruction, text, span, before, room)
 
     def _prior(self, old: str, draft: Sequence[int], hole: Hole) -> Prior:
         """The cost of changing tokens, or, where slips are repaired, of changing the bytes of characters."""
-        if self._instruction is not None:
-            return partial(keeping, draft, CHANGE * (1 - self._strength))
-        return lambda tokens: mending(old, SLIP * (1 - self._strength), hole.text(tokens))
-
-    def _note(self, best: Candidate, at: int, size: int) -> None:
-        """Record a candidate's steps, and its confidence in the first `size` characters, for the result."""
-        for token, (first, last) in zip(*best.told, strict=True):
-            if first < size:
-                self.tokens.append(token)
-                self.offsets.append((at + first, at + min(last, size)))
-        self.steps += len(best.records)
+        if self.instruction is not None:
+            return partial(keeping, draft, CHANGE * (1 - self.strength))
+        return lambda tokens: mending(old, SLIP * (1 - self.strength), hole.text(tokens))
 
     def _longest(self, draft: int) -> int:
         """The most tokens that may replace `draft` tokens."""
-        return self._max_tokens or min(self._room, 2 * draft + 16)
+        return self.max_tokens or min(self._room, 2 * draft + 16)
 
     def _drafts(self, context: Context, draft: Sequence[int], hole: Hole) -> list[Draft]:
         sure = draft_probabilities(context, hole, draft) if draft else []
         longest = self._longest(len(draft)) + hole.extra_positions
-        drafts = drafts_of(draft, sure, self._strength, longest)
+        drafts = drafts_of(draft, sure, self.strength, longest)
         possible = [one for one in drafts if hole.possible(len(one))]
         return possible or [(None,) * length for length in range(1, longest + 1) if hole.possible(length)]
 
     def _parts(self, text: str) -> list[str]:
         """The text in parts that each fit a canvas twice, cut at line ends if possible."""
         check_interrupted()
-        if len(text) < 2 or len(self._llm.tokenizer.encode_exact(text)) <= max(1, self._room // 2):
+        if len(text) < 2 or len(self.llm.tokenizer.encode_exact(text)) <= max(1, self._room // 2):
             return [text]
         half = len(text) // 2
         ends = [at for at in range(1, len(text)) if text[at - 1] == "\n"] or [half]
         middle = min(ends, key=lambda at: abs(at - half))
         return [*self._parts(text[:middle]), *self._parts(text[middle:])]
+
+
+def _likelihood(context: Context, tokens: Sequence[int]) -> float:
+    """log p of tokens after the context, by the causal pass, in nats; one pass."""
+    (logprobs,) = causal_scores(context.model, context.cache.copy([0]), context.last_hidden, [tokens])
+    return sum(logprobs)
+
+
+def _within(
+    size: int, tokens: Sequence[TokenConfidence], offsets: Sequence[Span]
+) -> tuple[tuple[TokenConfidence, ...], tuple[Span, ...]]:
+    """Those tokens that cover any of the first `size` characters, and which of these."""
+    count = bisect_left(offsets, size, key=itemgetter(0))
+    return tuple(tokens[:count]), tuple((start, min(end, size)) for start, end in offsets[:count])
 
 
 def _without_blank_lines(new: str, before: str, old: str) -> str:

@@ -22,7 +22,7 @@ from typing import Any
 
 from redraft.config import plain
 from redraft.diffusion.prefill import prefill
-from redraft.editing.api import edit, task_of
+from redraft.editing.api import Editor, edit
 from redraft.editing.drafts import draft_probabilities
 from redraft.editing.reading import ChatModel, as_read
 from redraft.editing.result import EditResult
@@ -31,8 +31,9 @@ from redraft.errors import PromptError, SettingError, check_utf8
 from redraft.filling.api import HOLE_SETTINGS, check_given
 from redraft.filling.context import Context
 from redraft.filling.obeying import constraints_of
+from redraft.filling.result import Written
 from redraft.filling.scoring import causal_scores
-from redraft.text.line_ends import spans_in, split_lines, with_line_ends, with_newlines
+from redraft.text.line_ends import spans_in, split_lines, with_newlines
 
 RecentEdit = tuple[str, str] | Mapping[str, str]
 """(old, new) text of an edit, or {"old": ..., "new": ...}; the latest last."""
@@ -93,7 +94,7 @@ def next_edit(
             f"next_edit cannot take {min(constraints)}; it chooses the new text itself.", min(constraints)
         )
     check_given(given, NEXT_EDIT_SETTINGS)
-    task_of(llm, None, **given)  # refuses what an edit would, even if none results
+    Editor.of(llm, None, **given)  # refuses what an edit would, even if none results
     found, passes = _repeat(llm, text, cursor, pairs)
     found = found or _doubt(llm, text, cursor, pairs, given)
     if found is None:
@@ -172,7 +173,8 @@ def _repeat(llm: ChatModel, text: str, cursor: int, pairs: Sequence[tuple[str, s
         gain, span = max(scored, default=(0.0, (0, 0)))
         if gain > 0:
             confidence = 1 / (1 + math.exp(-gain))
-            return NextEdit(edit=_replaced(text, span, after), reason="repeat", confidence=confidence), passes
+            replaced = EditResult.of(text, span, Written(text=after), 0.0)
+            return NextEdit(edit=replaced, reason="repeat", confidence=confidence), passes
     return None, passes
 
 
@@ -224,22 +226,6 @@ def _gain(llm: ChatModel, text: str, span: Span, after: str) -> float:
     last = prefill(model, cache, [[tokenizer.bos_id, *before]])
     scores = causal_scores(model, cache.copy([0, 0]), last.expand(2, -1), texts)
     return sum(scores[1]) - sum(scores[0])
-
-
-def _replaced(text: str, span: Span, after: str) -> EditResult:
-    before, old, behind = text[: span[0]], text[slice(*span)], text[span[1] :]
-    new, _ = with_line_ends(after, (), before, old, behind)
-    return EditResult(
-        span=span,
-        old=old,
-        text=new,
-        full_text=before + new + behind,
-        tokens=(),
-        offsets=(),
-        steps=0,
-        forwards=0,
-        seconds=0.0,
-    )
 
 
 def _doubt(

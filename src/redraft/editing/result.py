@@ -6,35 +6,43 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from redraft.editing.spans import Span, changed_share, unified_diff
-from redraft.engine.request import TokenConfidence
-from redraft.filling.result import token_dicts
+from redraft.filling.result import Written
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EditResult:
+class EditResult(Written):
     """An edited text. Nothing outside the span differs.
 
     span       (start, end) of what was edited, in characters of the old text
     old, text  the span's old and new text
     full_text  the whole new text
-    tokens     the new span's tokens and how sure the model was of each; the outermost ones may also hold given text,
-               and a line end that ends a part has none; empty if no slip was found, or if `next_edit` repeats a
-               replacement
-    offsets    for each token the characters of `text` that it covers, (start, end)
-    steps      denoising steps of the chosen drafts, over all parts of the span
-    forwards   passes over one canvas or one text: to read what stands before, of all drafts, and to score them; for
-               `next_edit` also to find the place
+
+    A part that stays has no tokens, nor has a line end that ends a part, nor a replacement that `next_edit` repeats.
+    `steps` and `forwards` are sums over all parts of the span; for `next_edit`, `forwards` includes the passes that
+    found the place.
     """
 
     span: Span
     old: str
-    text: str
     full_text: str
-    tokens: tuple[TokenConfidence, ...]
-    offsets: tuple[tuple[int, int], ...]
-    steps: int
-    forwards: int
     seconds: float = field(compare=False)
+
+    @classmethod
+    def of(cls, text: str, span: Span, written: Written, seconds: float) -> EditResult:
+        """What was written in place of a text's span, with the line ends of its place."""
+        before, old, behind = text[: span[0]], text[slice(*span)], text[span[1] :]
+        placed = written.placed(before, old, behind)
+        return cls(
+            span=span,
+            old=old,
+            text=placed.text,
+            full_text=before + placed.text + behind,
+            tokens=placed.tokens,
+            offsets=placed.offsets,
+            steps=placed.steps,
+            forwards=placed.forwards,
+            seconds=seconds,
+        )
 
     @property
     def changed(self) -> float:
@@ -60,7 +68,7 @@ class EditResult:
             "text": self.text,
             "full_text": self.full_text,
             "changed": round(self.changed, 4),
-            "tokens": token_dicts(self.tokens, self.offsets),
+            "tokens": self.tokens_to_dicts(),
             "steps": self.steps,
             "forwards": self.forwards,
             "seconds": round(self.seconds, 4),

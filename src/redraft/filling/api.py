@@ -19,7 +19,7 @@ from redraft.filling.result import Filling, FillResult
 from redraft.filling.seams import LONGEST, Seam, Seams
 from redraft.filling.spare import draft_of_own_length
 from redraft.model import Transformer
-from redraft.text.line_ends import with_line_ends, with_newlines
+from redraft.text.line_ends import with_newlines
 from redraft.text.pieces import join_pieces, split_pieces
 from redraft.text.tokenizer import Tokenizer
 
@@ -77,18 +77,14 @@ def fill(
     for number in range(len(pieces) - 1):
         before = join_pieces(read[: number + 1], [filling.text for filling in written])
         written.append(_fill(model, tokenizer, before, read[number + 1 :], sizes, constraints, settings, on_record))
-    fillings = [_placed(filling, pieces, number) for number, filling in enumerate(written, 1)]
+    fillings = [
+        filling.placed("".join(pieces[:number]), "", "".join(pieces[number:]))
+        for number, filling in enumerate(written, 1)
+    ]
     texts = [filling.text for filling in fillings]
     return FillResult(
         full_text=join_pieces(pieces, texts), fillings=tuple(fillings), seconds=time.perf_counter() - started
     )
-
-
-def _placed(filling: Filling, pieces: Sequence[str], number: int) -> Filling:
-    """The filling of the hole before a piece, with the line ends of the text around it."""
-    before, behind = "".join(pieces[:number]), "".join(pieces[number:])
-    text, offsets = with_line_ends(filling.text, filling.offsets, before, "", behind)
-    return dataclasses.replace(filling, text=text, offsets=offsets)
 
 
 def check_given(given: Mapping[str, Any], known: Sequence[str]) -> None:
@@ -202,7 +198,7 @@ def _behind(tokenizer: Tokenizer, pieces: Sequence[str], most: int) -> tuple[Sea
 def filling_of(hole: Hole, choice: Choice, before: int, passes: int) -> Filling:
     """The result of a hole; `passes` are those that it took besides the choice's."""
     best = choice.best
-    tokens, offsets = best.told
+    tokens, offsets = best.confidence
     pinned = len(best.guess.tokens) - len(best.guess.free)  # after a short text, end tokens fill up the canvas
     return Filling(
         text=hole.text(best.tokens),

@@ -58,10 +58,10 @@ def _likeliest(model: Transformer, cache: KVCache, last: Tensor, rest: list[int]
     """How many of the tokens `rest` the hole should take back, by the probability of all continuations of that kind."""
     hidden = model.encode(torch.tensor([rest], device=model.device), cache.copy([0]))[0]  # [T,D]
     logprobs = model.logits(torch.cat((last, hidden[:-1]))).log_softmax(-1)  # [T,V], row t before token t
-    told = logprobs.gather(1, torch.tensor(rest, device=model.device)[:, None])[:, 0].cumsum(0)  # [T]
+    given = logprobs.gather(1, torch.tensor(rest, device=model.device)[:, None])[:, 0].cumsum(0)  # [T]
     scores = []
     for count, seam in enumerate(found, 1):
         at = len(rest) - count
         grown = logprobs[at, torch.tensor(seam.tokens, device=model.device)].logsumexp(0)
-        scores.append(float(grown) + (float(told[at - 1]) if at else 0.0))
+        scores.append(float(grown) + (float(given[at - 1]) if at else 0.0))
     return max(range(len(scores)), key=scores.__getitem__) + 1

@@ -64,7 +64,7 @@ class Candidate:
         return self.hole.accepts(self.tokens)
 
     @property
-    def told(self) -> tuple[tuple[TokenConfidence, ...], tuple[tuple[int, int], ...]]:
+    def confidence(self) -> tuple[tuple[TokenConfidence, ...], tuple[tuple[int, int], ...]]:
         """How sure the model was of each token that holds text of the filling, and the characters that it covers."""
         places, offsets = self.hole.holding(self.tokens), self.hole.offsets(self.tokens)
         return confidence(self.records, places), tuple(offsets[at] for at in places)
@@ -111,7 +111,7 @@ def find(
     for batch in batches:
         batch.finish(left, on_record)
     if on_record is not None:
-        _tell(on_record, finished, len(left))
+        _report(on_record, finished, len(left))
     left = [*left, *finished]
     texts += judge(context, left, prior)
     best = max(left, key=lambda one: (one.accepted, one.score))
@@ -119,7 +119,7 @@ def find(
     return Choice(best, tuple(sorted({candidate.length for candidate in left})), forwards)
 
 
-def _tell(on_record: OnRecord, candidates: Sequence[Candidate], first: int) -> None:
+def _report(on_record: OnRecord, candidates: Sequence[Candidate], first: int) -> None:
     """Report all steps of finished candidates, under ranks from `first` on."""
     for rank, candidate in enumerate(candidates, first):
         for record in candidate.records:
@@ -176,21 +176,21 @@ class _Batch:
     def finish(self, finalists: Sequence[Candidate], on_record: OnRecord | None) -> None:
         """Finish all that are left; `on_record` gets all of their steps, from the first."""
         rank = {row: finalists.index(one) for row, one in enumerate(self.candidates) if one in finalists}
-        told = dict.fromkeys(rank, 0)
+        reported = dict.fromkeys(rank, 0)
         while True:
             if on_record is not None:
-                self._tell(on_record, rank, told)
+                self._report(on_record, rank, reported)
             if not self._settling.open:
                 return
             self.run(1)
 
-    def _tell(self, on_record: OnRecord, rank: dict[int, int], told: dict[int, int]) -> None:
+    def _report(self, on_record: OnRecord, rank: dict[int, int], reported: dict[int, int]) -> None:
         """Report what has not been reported yet, under each finalist's rank."""
         for row, number in rank.items():
             records = self.candidates[row].records
-            for record in records[told[row] :]:
+            for record in records[reported[row] :]:
                 on_record(replace(record, request_id=number))
-            told[row] = len(records)
+            reported[row] = len(records)
 
 
 def _groups(context: Context, hole: Hole, drafts: Sequence[Draft]) -> list[list[Draft]]:

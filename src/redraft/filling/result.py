@@ -3,45 +3,85 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from typing import Any, Self
 
 from redraft.diffusion.records import DenoiseStep
 from redraft.engine.request import TokenConfidence
+from redraft.text.line_ends import with_line_ends
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Filling:
-    """What was written into one hole, and how sure the model was.
+class Written:
+    """What was written between given texts, and how sure the model was.
 
-    text           the filling
-    tokens         the tokens that hold this text and how sure the model was of each; the outermost ones may also hold
-                   given text at a seam
-    offsets        for each token the characters of `text` that it covers, (start, end)
-    lengths        hole lengths in tokens that were denoised to the end, including tokens that only repeat given text
-    steps          denoising steps of the chosen length
-    forwards       passes over one canvas or one text: to read what stands before, of all lengths, and to score them
-    before, behind tokens of given text that the model saw on each side
+    text      what was written
+    tokens    the tokens that hold this text and how sure the model was of each; the outermost ones may also hold given
+              text at a seam
+    offsets   for each token the characters of `text` that it covers, (start, end)
+    steps     denoising steps of what was chosen
+    forwards  passes over one canvas or one text: to read what stands before, of all drafts, and to score them
     """
 
     text: str
-    tokens: tuple[TokenConfidence, ...]
-    offsets: tuple[tuple[int, int], ...]
-    lengths: tuple[int, ...]
-    steps: int
-    forwards: int
-    before: int
-    behind: int
+    tokens: tuple[TokenConfidence, ...] = ()
+    offsets: tuple[tuple[int, int], ...] = ()
+    steps: int = 0
+    forwards: int = 0
 
     @property
     def token_ids(self) -> tuple[int, ...]:
         return tuple(token.token_id for token in self.tokens)
 
+    @classmethod
+    def joined(cls, parts: Sequence[Written]) -> Written:
+        """Neighbouring parts as one."""
+        starts = list(accumulate((len(part.text) for part in parts), initial=0))[:-1]
+        return Written(
+            text="".join(part.text for part in parts),
+            tokens=tuple(token for part in parts for token in part.tokens),
+            offsets=tuple((at + a, at + b) for at, part in zip(starts, parts, strict=True) for a, b in part.offsets),
+            steps=sum(part.steps for part in parts),
+            forwards=sum(part.forwards for part in parts),
+        )
+
+    def placed(self, before: str, old: str, behind: str) -> Self:
+        """The same with the line ends of its place, where it replaces `old`."""
+        text, offsets = with_line_ends(self.text, self.offsets, before, old, behind)
+        return replace(self, text=text, offsets=offsets)
+
+    def tokens_to_dicts(self) -> list[dict[str, Any]]:
+        """JSON-ready: each token's place in the text, its entropy in nats, and the step at which it settled."""
+        return [
+            {
+                "token_id": token.token_id,
+                "start": start,
+                "end": end,
+                "entropy": round(token.entropy, 4),
+                "settled_step": token.settled_step,
+            }
+            for token, (start, end) in zip(self.tokens, self.offsets, strict=True)
+        ]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Filling(Written):
+    """What was written into one hole.
+
+    lengths        hole lengths in tokens that were denoised to the end, including tokens that only repeat given text
+    before, behind tokens of given text that the model saw on each side
+    """
+
+    lengths: tuple[int, ...]
+    before: int
+    behind: int
+
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
         return {
             "text": self.text,
-            "tokens": token_dicts(self.tokens, self.offsets),
+            "tokens": self.tokens_to_dicts(),
             "lengths": list(self.lengths),
             "steps": self.steps,
             "forwards": self.forwards,
@@ -97,20 +137,6 @@ class FillResult:
             "forwards": self.forwards,
             "seconds": round(self.seconds, 4),
         }
-
-
-def token_dicts(tokens: Sequence[TokenConfidence], offsets: Sequence[tuple[int, int]]) -> list[dict[str, Any]]:
-    """JSON-ready: each token's place in the text, its entropy in nats, and the step at which it settled."""
-    return [
-        {
-            "token_id": token.token_id,
-            "start": start,
-            "end": end,
-            "entropy": round(token.entropy, 4),
-            "settled_step": token.settled_step,
-        }
-        for token, (start, end) in zip(tokens, offsets, strict=True)
-    ]
 
 
 def confidence(records: Sequence[DenoiseStep], positions: Sequence[int]) -> tuple[TokenConfidence, ...]:

@@ -28,8 +28,8 @@ def causal_scores(
     real = torch.arange(tokens.shape[1])[None] < torch.tensor(counts)[:, None]
     before, tokens = before[real.to(before.device)], tokens[real.to(before.device)]  # [N,D], [N]
     size = rows_at_once(model)
-    told = [_logprobs(model, *part) for part in zip(before.split(size), tokens.split(size), strict=True)]
-    return [row.tolist() for row in torch.cat(told).cpu().split(counts)]
+    logprobs = [_logprobs(model, *part) for part in zip(before.split(size), tokens.split(size), strict=True)]
+    return [row.tolist() for row in torch.cat(logprobs).cpu().split(counts)]
 
 
 def _logprobs(model: Transformer, before: Tensor, tokens: Tensor) -> Tensor:

@@ -140,19 +140,19 @@ class Settling:
         columns = [
             torch.stack(
                 [
-                    told.double()
-                    for told in (self._states[row].canvas, outcome.argmax, outcome.entropy, outcome.accepted)
+                    part.double()
+                    for part in (self._states[row].canvas, outcome.argmax, outcome.entropy, outcome.accepted)
                 ]
             )
             for row, outcome in zip(rows, outcomes, strict=True)
         ]  # B x [4,F]; a double holds each of these numbers
         converged = torch.cat([outcome.converged for outcome in outcomes])[None].double()  # [1,B]
-        told = torch.cat([column.flatten() for column in (*columns, converged)]).tolist()
+        values = torch.cat([column.flatten() for column in (*columns, converged)]).tolist()
         records = []
-        for row, done in zip(rows, told[-len(rows) :], strict=True):
+        for row, done in zip(rows, values[-len(rows) :], strict=True):
             size = len(self._guesses[row].free)
-            canvas, argmax, entropy, accepted = (told[at * size : (at + 1) * size] for at in range(4))
-            del told[: 4 * size]
+            canvas, argmax, entropy, accepted = (values[at * size : (at + 1) * size] for at in range(4))
+            del values[: 4 * size]
             if not all(map(math.isfinite, entropy)):
                 raise NotFiniteError
             given = self._guesses[row].tokens
