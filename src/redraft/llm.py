@@ -167,7 +167,7 @@ class LLM:
         hole between each pair. `max_tokens` limits the text of a hole, `steps` its denoising, and `choices`, `regex`,
         `json_schema` ... say what it must be. See `redraft.filling`.
         """
-        return fill(self.model, self.tokenizer, text, suffix, self.defaults, **settings)
+        return fill(self, text, suffix, **settings)
 
     def edit(self, text: str, span: tuple[int, int], instruction: str | None = None, **settings: Any) -> EditResult:
         """The text with only its characters `span` changed, following an instruction.

@@ -259,7 +259,7 @@ def _cached(
     plain = replace(request, json_schema=schema_of(request.json_schema), pins=None)
     said = [getattr(plain, name) for name in NAMES]
     digits = list(_digits(plain.json_schema))  # `said` rounds these numbers
-    key = json.dumps([said, digits, ending.closing, *(given.hex() for given in around)], sort_keys=False, default=_told)
+    key = json.dumps([said, digits, ending.closing, *(given.hex() for given in around)], default=_as_json)
     with _lock:
         known = _constraints.setdefault(tokenizer, OrderedDict())
         if key in known:
@@ -274,7 +274,7 @@ def _cached(
     return compiled
 
 
-def _told(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     """A JSON form for other values: a mapping becomes a dict, a sequence a list, anything else its text."""
     if isinstance(value, Mapping):
         return dict(value)

@@ -1,4 +1,4 @@
-"""Questions as prompts: what the model is told about the choices, and the same question without its content."""
+"""Questions as prompts: what the model reads about the choices, and the same question without its content."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def split_questions(question: Question | Sequence[Question]) -> tuple[list[Quest
 
 
 def read_question(llm: ChatModel, question: Question, form: Form, tools: Tools) -> EncodedPrompt:
-    """The question as the model reads it. A `str` is told the choices; messages and ids are used as they are."""
+    """The question as the model reads it. A `str` gets the choices; messages and ids are used as they are."""
     if isinstance(question, str):
         if not question.strip():
             raise PromptError("The question is empty.", "question")
         check_utf8(question, "question")
-        question = [{"role": "user", "content": told(question, form)}]
+        question = [{"role": "user", "content": with_choices(question, form)}]
     if tools is None:
         return llm.read_prompt(question)
     if not all(isinstance(message, Mapping) for message in question):
@@ -66,7 +66,7 @@ def content_free(question: Question) -> Question | None:
     return messages
 
 
-def told(question: str, form: Form) -> str:
+def with_choices(question: str, form: Form) -> str:
     """The question and instructions on how to answer it."""
     if form.names == (CHOICE,) and form.literals == ("", ""):
         return f"{question}\n\nAnswer with one of these: {' | '.join(form.choices[0])}"

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from redraft.config import GenerationSettings
 from redraft.editing.spans import Span
 from redraft.errors import PromptError, SettingError
-from redraft.model import Transformer
+from redraft.filling.api import LoadedModel
 from redraft.text.edit_request import edit_request
 from redraft.text.line_ends import with_newlines
-from redraft.text.tokenizer import Tokenizer
 
 SHOWN = 4000
 """The most characters of the text read on each side of the span; fewer if they do not fit."""
@@ -26,15 +24,9 @@ def as_read(text: str, span: Span) -> tuple[str, Span]:
     return whole if whole.endswith("\n") else whole + "\n", (len(before), len(before) + len(old))
 
 
-class ChatModel(Protocol):
+class ChatModel(LoadedModel, Protocol):
     """The part of `redraft.llm.LLM` that editing needs."""
 
-    @property
-    def model(self) -> Transformer: ...
-    @property
-    def tokenizer(self) -> Tokenizer: ...
-    @property
-    def defaults(self) -> GenerationSettings: ...
     def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]: ...
 
 

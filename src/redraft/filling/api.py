@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from redraft.config import MAX_CANVAS, SETTINGS, GenerationSettings, check_names, plain, resolve_settings
 from redraft.errors import SettingError, check_utf8
@@ -40,12 +40,21 @@ FILL_SETTINGS = (*HOLE_SETTINGS, *CONSTRAINTS, "length")
 """The names of a fill's settings."""
 
 
+class LoadedModel(Protocol):
+    """The part of `redraft.llm.LLM` that filling needs."""
+
+    @property
+    def model(self) -> Transformer: ...
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+    @property
+    def defaults(self) -> GenerationSettings: ...
+
+
 def fill(
-    model: Transformer,
-    tokenizer: Tokenizer,
+    llm: LoadedModel,
     text: str | Sequence[str],
-    suffix: str | None,
-    defaults: GenerationSettings,
+    suffix: str | None = None,
     *,
     max_tokens: int | None = None,
     length: int | None = None,
@@ -65,18 +74,19 @@ def fill(
     """
     started = time.perf_counter()
     check_given(given, FILL_SETTINGS)
-    settings, constraints = fill_settings(defaults, given), constraints_of(given)
+    settings, constraints = fill_settings(llm.defaults, given), constraints_of(given)
     check_on_record(on_record)
     pieces = split_pieces(text, suffix)
     for index, piece in enumerate(pieces):
         check_utf8(piece, f"text[{index}]")
-    sizes = _sizes(model, plain(max_tokens), plain(length), settings.canvas_length)
-    check_language(tokenizer, constraints, sizes.shortest, sizes.longest)
+    sizes = _sizes(llm.model, plain(max_tokens), plain(length), settings.canvas_length)
+    check_language(llm.tokenizer, constraints, sizes.shortest, sizes.longest)
+    filler = _Filler(llm=llm, settings=settings, constraints=constraints, sizes=sizes, on_record=on_record)
     read = [with_newlines(piece) for piece in pieces]
     written: list[Filling] = []
-    for number in range(len(pieces) - 1):
-        before = join_pieces(read[: number + 1], [filling.text for filling in written])
-        written.append(_fill(model, tokenizer, before, read[number + 1 :], sizes, constraints, settings, on_record))
+    for number in range(1, len(pieces)):
+        before = join_pieces(read[:number], [filling.text for filling in written])
+        written.append(filler.fill_hole(before, read[number:]))
     fillings = [
         filling.placed("".join(pieces[:number]), "", "".join(pieces[number:]))
         for number, filling in enumerate(written, 1)
@@ -144,38 +154,45 @@ def _sizes(model: Transformer, max_tokens: int | None, length: int | None, canva
     return _Sizes(1 if length is None else length, longest, view, whole)
 
 
-def _fill(
-    model: Transformer,
-    tokenizer: Tokenizer,
-    before: str,
-    pieces: Sequence[str],
-    sizes: _Sizes,
-    constraints: dict[str, Any],
-    settings: GenerationSettings,
-    on_record: OnRecord | None,
-) -> Filling:
-    """Fill the hole between a text and the pieces that follow, which have holes between them."""
-    behind_it = sizes.canvas + LONGEST + SCORED_TOKENS  # positions that the canvas or a score takes
-    room = model.config.max_position_embeddings - behind_it
-    if room < 1:
-        raise SettingError(
-            f"A canvas of {sizes.canvas} leaves no room in the context of {model.config.max_position_embeddings}.",
-            "canvas_length",
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Filler:
+    """Fills holes as one call of `fill` asks."""
+
+    llm: LoadedModel
+    settings: GenerationSettings
+    constraints: dict[str, Any]
+    sizes: _Sizes
+    on_record: OnRecord | None
+
+    def fill_hole(self, before: str, pieces: Sequence[str]) -> Filling:
+        """What belongs in the hole between a text and the pieces that follow, which have holes between them."""
+        model, tokenizer, sizes = self.llm.model, self.llm.tokenizer, self.sizes
+        behind_it = sizes.canvas + LONGEST + SCORED_TOKENS  # positions that the canvas or a score takes
+        room = model.config.max_position_embeddings - behind_it
+        if room < 1:
+            raise SettingError(
+                f"A canvas of {sizes.canvas} leaves no room in the context of {model.config.max_position_embeddings}.",
+                "canvas_length",
+            )
+        left = [tokenizer.bos_id, *tokenizer.encode(before[-room * WIDEST :], special=False)[-room:]]
+        kept, first, cache, last_hidden, passes = open_seam(model, Seams.of(tokenizer), left, behind_it)
+        last, behind = _behind(tokenizer, pieces, sizes.canvas)
+        hole = Hole(tokenizer=tokenizer, behind=behind, first=first, last=last, most=sizes.longest)
+        hole = hole.obeying(self.constraints, sizes.longest)
+        context = Context(
+            model=model,
+            cache=cache,
+            last_hidden=last_hidden,
+            view=sizes.view,
+            canvas=sizes.canvas,
+            settings=self.settings,
         )
-    left = [tokenizer.bos_id, *tokenizer.encode(before[-room * WIDEST :], special=False)[-room:]]
-    kept, first, cache, last_hidden, passes = open_seam(model, Seams.of(tokenizer), left, behind_it)
-    last, behind = _behind(tokenizer, pieces, sizes.canvas)
-    hole = Hole(tokenizer=tokenizer, behind=behind, first=first, last=last, most=sizes.longest)
-    hole = hole.obeying(constraints, sizes.longest)
-    context = Context(
-        model=model, cache=cache, last_hidden=last_hidden, view=sizes.view, canvas=sizes.canvas, settings=settings
-    )
-    longest = sizes.longest + hole.extra_positions
-    drafts = [(None,) * length for length in range(sizes.shortest, longest + 1)]
-    tells = model.config.spare_holes and sizes.open and hole.language is None
-    own, tried = draft_of_own_length(context, hole, longest) if tells else ([], 0)
-    choice = find(context, hole, drafts, on_record, partial(_not_empty, hole), own)
-    return filling_of(hole, choice, kept - 1, passes + tried)  # <bos> was not given
+        longest = sizes.longest + hole.extra_positions
+        drafts = [(None,) * length for length in range(sizes.shortest, longest + 1)]
+        spare = model.config.spare_holes and sizes.open and hole.language is None
+        own, tried = draft_of_own_length(context, hole, longest) if spare else ([], 0)
+        choice = find(context, hole, drafts, self.on_record, partial(_not_empty, hole), own)
+        return filling_of(hole, choice, kept - 1, passes + tried)  # <bos> was not given
 
 
 def _not_empty(hole: Hole, tokens: tuple[int, ...]) -> float:
