@@ -25,6 +25,8 @@ def test_what_is_added_to_shown_tokens_counts_in_losses_and_gradients() -> None:
 
 def test_a_frozen_embedding_gets_no_gradient() -> None:
     torch.manual_seed(0)
+    soft, _, _ = soft_embeddings(torch.randn(6, 8), torch.randn(20, 8), torch.ones(6), 30.0)
+    assert not soft.requires_grad
     hidden, embedding = torch.randn(6, 8, requires_grad=True), torch.randn(20, 8)
     total, _, _ = linear_cross_entropy(hidden, embedding, torch.randint(20, (6,)), torch.ones(6), 30.0)
     total.backward()
@@ -61,6 +63,23 @@ def test_chunked_soft_embeddings_equal_the_models(model: Transformer, chunk: int
     tempered = model.logits(hidden).flatten(0, 1) / temperature.flatten()[:, None]
     assert torch.equal(argmax, tempered.argmax(-1))
     torch.testing.assert_close(entropy, torch.distributions.Categorical(logits=tempered).entropy())
+
+
+@pytest.mark.parametrize("chunk", [5, 100])
+def test_a_gradient_reaches_the_embeddings_that_are_averaged_and_no_others(model: Transformer, chunk: int) -> None:
+    torch.manual_seed(0)
+    table, width = model.embedding.weight, model.config.hidden_size
+    hidden, temperature = torch.randn(18, width, requires_grad=True), torch.rand(18) * 0.6 + 0.4
+    probabilities = (model.logits(hidden) / temperature[:, None]).softmax(-1).detach()
+    slope = torch.randn(18, width)
+    wanted = torch.autograd.grad(((probabilities @ table) * slope).sum(), table)
+    kept: list[torch.Size] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.shape) or x, lambda x: x):
+        soft, _, _ = soft_embeddings(hidden, table, temperature, 30.0, chunk=chunk)
+    assert all(shape[-1] != len(table) for shape in kept), "probabilities stay in memory until the backward pass"
+    got, none = torch.autograd.grad((soft * slope).sum(), (table, hidden), allow_unused=True)
+    assert none is None
+    torch.testing.assert_close((got,), wanted)
 
 
 def test_training_choice_equals_the_routers(model: Transformer) -> None:

@@ -37,8 +37,8 @@ def clean_of(batch: Batch, row: int, document: int) -> Tensor:
 
 
 def soft_of(model: Transformer, hidden: Tensor, target: Tensor, region: Tensor) -> Tensor:
-    soft = model.soft_embeddings(model.logits(hidden))
-    return torch.where(region[..., None], soft, model.embed(target)).detach()
+    soft = model.soft_embeddings(model.logits(hidden).detach())
+    return torch.where(region[..., None], soft, model.embed(target))
 
 
 def canvas_losses(

@@ -1,7 +1,8 @@
-"""Cross-entropy of the soft-capped, tied head, in chunks: the logits of all tokens never exist at once.
+"""Cross-entropy and soft embeddings of the soft-capped, tied head, in chunks: all tokens' logits never exist at once.
 
 The loss and its gradients for the hidden states and the embedding are computed together in the forward pass, chunk by
-chunk; the backward pass only scales them. Shapes: T tokens, D width, V vocabulary.
+chunk; the backward pass only scales them. Soft embeddings compute a chunk's probabilities anew in the backward pass.
+Shapes: T tokens, D width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -28,8 +29,12 @@ def chunk_of(embedding: Tensor) -> int:
 
 def soft_capped(logits: Tensor, cap: float) -> Tensor:
     """cap * tanh(logits / cap), in fp32 (fp64 stays fp64)."""
-    wide = logits if logits.dtype == torch.float64 else logits.float()
-    return (wide / cap).tanh() * cap
+    return (logits.to(_wide(logits)) / cap).tanh() * cap
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    """In which dtype sums of numbers like these are kept."""
+    return torch.float64 if tensor.dtype == torch.float64 else torch.float32
 
 
 def _chunk(
@@ -57,8 +62,7 @@ class _LinearCrossEntropy(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
         body = compiled_if(_chunk, compiled)
         wanted = embedding.requires_grad
-        accumulate = torch.float64 if hidden.dtype == torch.float64 else torch.float32
-        d_embedding = embedding.new_zeros(embedding.shape if wanted else 0, dtype=accumulate)
+        d_embedding = embedding.new_zeros(embedding.shape if wanted else 0, dtype=_wide(embedding))
         parts = []
         for start in range(0, len(hidden), chunk):
             part = slice(start, start + chunk)
@@ -100,13 +104,51 @@ def linear_cross_entropy(
     return total, losses[:count], hits[:count]
 
 
+def _tempered(hidden: Tensor, embedding: Tensor, temperature: Tensor, cap: float) -> tuple[Tensor, Tensor]:
+    """hidden [t,D], temperature [t] -> logits [t,V], rounded as the sampler's are, and fp32 probabilities [t,V]."""
+    logits = (soft_capped(hidden @ embedding.t(), cap) / temperature[:, None]).to(hidden.dtype)
+    return logits, logits.softmax(-1, dtype=torch.float32)
+
+
 def _soft_chunk(hidden: Tensor, embedding: Tensor, temperature: Tensor, cap: float) -> tuple[Tensor, Tensor, Tensor]:
     """hidden [t,D], temperature [t] -> mean embeddings [t,D] (unscaled), likeliest tokens [t], entropies [t]."""
-    logits = (soft_capped(hidden @ embedding.t(), cap) / temperature[:, None]).to(hidden.dtype)
-    probabilities = logits.softmax(-1, dtype=torch.float32)  # [t,V]
+    logits, probabilities = _tempered(hidden, embedding, temperature, cap)
     wide = logits.float()
     entropy = wide.logsumexp(-1) - (probabilities * wide).sum(-1)
     return probabilities.to(hidden.dtype) @ embedding, logits.argmax(-1), entropy.clamp(min=0)
+
+
+def _soft_chunk_gradient(hidden: Tensor, embedding: Tensor, temperature: Tensor, d_soft: Tensor, cap: float) -> Tensor:
+    """The gradient [V,D] of the embeddings that a chunk of tokens averages, from that of their means [t,D]."""
+    _, probabilities = _tempered(hidden, embedding, temperature, cap)
+    return probabilities.to(hidden.dtype).t() @ d_soft
+
+
+class _SoftEmbeddings(torch.autograd.Function):
+    """Differentiable in the embeddings that are averaged; probabilities are constants, computed anew for it."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, embedding: Tensor, temperature: Tensor, cap: float, chunk: int, compiled: bool
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        body = compiled_if(_soft_chunk, compiled)
+        parts = [body(h, embedding, t, cap) for h, t in zip(hidden.split(chunk), temperature.split(chunk), strict=True)]
+        soft, argmax, entropy = (torch.cat(column) for column in zip(*parts, strict=True))
+        ctx.save_for_backward(hidden, embedding, temperature)
+        ctx.cap, ctx.chunk, ctx.compiled = cap, chunk, compiled
+        ctx.mark_non_differentiable(argmax, entropy)
+        return soft, argmax, entropy
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
+        hidden, embedding, temperature = ctx.saved_tensors
+        body = compiled_if(_soft_chunk_gradient, ctx.compiled)
+        d_embedding = torch.zeros_like(embedding, dtype=_wide(embedding))
+        columns = (column.split(ctx.chunk) for column in (hidden, temperature, gradients[0]))
+        for h, t, d_soft in zip(*columns, strict=True):
+            d_embedding += body(h, embedding, t, d_soft, ctx.cap)
+        return None, d_embedding.to(embedding.dtype), None, None, None, None
 
 
 def soft_embeddings(
@@ -120,14 +162,13 @@ def soft_embeddings(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """What `Transformer.soft_embeddings` computes from `logits(hidden) / temperature`, chunked and unscaled, [T,D].
 
-    hidden [T,D], temperature fp32 [T]. Also returns the likeliest tokens int64 [T] and the entropies [T] in nats. Meant
-    for use without gradients.
+    hidden [T,D], temperature fp32 [T]. Also returns the likeliest tokens int64 [T] and the entropies [T] in nats. The
+    logits are constants: a gradient reaches `embedding` as the table that is averaged, not as the head, and `hidden`
+    not at all.
     """
     count = len(hidden)
     size = min(chunk or chunk_of(embedding), count)
     padding = -count % size
     hidden, temperature = F.pad(hidden, (0, 0, 0, padding)), F.pad(temperature, (0, padding), value=1.0)
-    body = compiled_if(_soft_chunk, compiled)
-    parts = [body(h, embedding, t, cap) for h, t in zip(hidden.split(size), temperature.split(size), strict=True)]
-    soft, argmax, entropy = (torch.cat(column)[:count] for column in zip(*parts, strict=True))
-    return soft, argmax, entropy
+    soft, argmax, entropy = _SoftEmbeddings.apply(hidden, embedding, temperature, cap, size, compiled)
+    return soft[:count], argmax[:count], entropy[:count]

@@ -3,7 +3,8 @@
 (a) encode the packed clean rows causally, keeping every layer's keys and values; (b) without gradients, denoise the
 first rows to get soft embeddings: the share `objective.self_conditioning` of all, which come in random order;
 (c) denoise all rows with gradients, the others unconditioned, exactly as on the first step of sampling. Gradients flow
-from the canvases into the encoder through its keys and values; none flow through the soft embeddings.
+from the canvases into the encoder through its keys and values, and through the soft embeddings into the embeddings that
+they average, but not into the pass (b) that says with which probabilities.
 
 Shapes: B rows, T clean tokens, N canvases, C canvas tokens, D width, V vocabulary.
 """
@@ -141,7 +142,6 @@ class TwoStream(nn.Module):
         masks, used = self._masks(batch, "encode"), batch.document >= 0
         return self._run(x, self._rope(batch.position), masks, "encode", None, used)
 
-    @torch.no_grad()
     def first_pass(
         self, batch: Batch, noise: Corruption, kv: KeysValues, masks: RowMasks, rope: RopeTables,
         generator: torch.Generator, rows: int,
@@ -152,12 +152,9 @@ class TwoStream(nn.Module):
         """
         if rows == 0:
             return None, noise
-        past = [(k.detach()[:rows], v.detach()[:rows]) for k, v in kv]
-        cut = {kind: (cos[:rows], sin[:rows]) for kind, (cos, sin) in rope.items()}
-        x = self._canvas_input(noise.tokens[:rows], None)
-        hidden, _, _ = self._run(x, cut, masks, "denoise", past, _canvas_used(batch)[:rows])
+        hidden = self._unconditioned(batch, noise, kv, masks, rope, rows)
         low = self.objective.temperature_low
-        temperature = low + (1.0 - low) * torch.rand(rows, generator=generator, device=x.device)
+        temperature = low + (1.0 - low) * torch.rand(rows, generator=generator, device=hidden.device)
         temperature = temperature.repeat_interleave(hidden.shape[1])
         cap = self.model.config.final_logit_softcapping
         soft, argmax, entropy = soft_embeddings(
@@ -168,6 +165,17 @@ class TwoStream(nn.Module):
         region = batch.noise_region[:rows].flatten(1)[..., None]
         soft = soft.view_as(hidden) * self.scale
         return torch.where(region, soft, self._embed(batch.canvas_target[:rows].flatten(1))), noise
+
+    @torch.no_grad()
+    def _unconditioned(
+        self, batch: Batch, noise: Corruption, kv: KeysValues, masks: RowMasks, rope: RopeTables, rows: int
+    ) -> Tensor:
+        """Hidden states [b,N*C,D] of the first b = `rows` rows' canvases."""
+        past = [(k.detach()[:rows], v.detach()[:rows]) for k, v in kv]
+        cut = {kind: (cos[:rows], sin[:rows]) for kind, (cos, sin) in rope.items()}
+        x = self._canvas_input(noise.tokens[:rows], None)
+        hidden, _, _ = self._run(x, cut, masks, "denoise", past, _canvas_used(batch)[:rows])
+        return hidden
 
     def _roll_out(
         self, batch: Batch, noise: Corruption, argmax: Tensor, entropy: Tensor, generator: torch.Generator
