@@ -28,7 +28,7 @@ def check_file(path: Path | None) -> None:
     if there and not os.access(path, os.W_OK):
         raise InputError(f"{path} cannot be written: it is read-only.")
     if not path.parent.exists():
-        raise InputError(f"{path} cannot be written: there is no folder {path.parent}.")
+        raise InputError(f"{path} cannot be written: the folder {path.parent} does not exist.")
     if not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise InputError(f"{path} cannot be written: {path.parent} is not a writable folder.")
 

@@ -47,7 +47,8 @@ def refused(cli: Cli, words: str, *args: object) -> None:
         (("Hello", "--raw", "--system", "Be brief."), "--system needs the chat format"),
         (("Hello", "--pin", "0:Dear", "--pin", "0:Hello"), "Two of --pin have the same offset"),
         (("Hello", "--pin", "0:"), "--pin '0:' is not OFFSET:TEXT, such as 0:Dear."),
-        (("Hello", "--trace", "/no/such/folder/trace"), "cannot be written"),
+        (("Hello", "--trace", "/no/such/trace"), "trace cannot be written: the folder /no/such does not exist."),
+        (("Hello", "--trace", f"{__file__}/trace"), f"{__file__} is not a writable folder."),
         (("Hello", "--trace", "/dev/null"), "is not a regular file"),
     ],
 )

@@ -74,7 +74,7 @@ def test_a_place_for_no_picture_is_refused_before_the_work(cli: Cli, monkeypatch
     monkeypatch.setattr("redraft.bench.schedule.simulate_all", lambda **_: pytest.fail("worked in vain"))
     outcome = cli("bench", "schedule", "--plot", "/no/such/folder/policies.png")
     assert outcome.code == 2
-    assert "there is no folder /no/such/folder." in outcome.err
+    assert "the folder /no/such/folder does not exist" in outcome.err
 
 
 def test_a_policy_more_is_drawn_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ def test_in_the_open_loop_requests_are_due_at_their_time_however_late_they_start
         (("--lengths", "none.jsonl"), "cannot be read"),
         (("--preset", "quick"), "preset is 'quick'"),
         (("--target", "nan"), "--target is nan; it must be above 0"),
-        (("--plot", "/no/such/folder/load.png"), "there is no folder /no/such/folder"),
+        (("--plot", "/no/such/folder/load.png"), "the folder /no/such/folder does not exist"),
         (("--plot", "load.txt"), "must end in .png, .svg or .pdf"),
     ],
 )
