@@ -69,3 +69,8 @@ def test_a_shape_that_does_not_fit_into_memory_is_refused_before_any_weight_is_m
     tokenizer = ("--tokenizer", str(folder / "tokenizer.json")) if command[0] == "serve" else ()
     assert main([*command, "26b-a4b", *tokenizer]) == 2
     assert f"{said} and this machine has 24" in capsys.readouterr().err
+
+
+def test_a_name_given_twice_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", "--name", "a", "--name", "b", "--name", "a", "--port", "0", "--model", "/no/such/model"]) == 2
+    assert "The names of the model are a, b, a; each may be given only once." in capsys.readouterr().err

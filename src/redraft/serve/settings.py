@@ -50,6 +50,8 @@ class ServeSettings:
     def __post_init__(self) -> None:
         if not self.names or not all(self.names):
             raise SettingError("The model needs a name.")
+        if len(set(self.names)) < len(self.names):
+            raise SettingError(f"The names of the model are {', '.join(self.names)}; each may be given only once.")
         if not self.host:
             raise SettingError("host is empty; it must be an address, such as 0.0.0.0 for all interfaces.")
         if not 0 <= self.port <= 65535:
