@@ -1,6 +1,7 @@
 """What a run tells: its log, its picture, its lines in the terminal, TensorBoard."""
 
 import dataclasses
+import subprocess
 import sys
 from pathlib import Path
 from unittest.mock import patch
@@ -117,10 +118,26 @@ def test_tensorboard_drops_what_a_resumed_run_does_again(recipe: Recipe, tmp_pat
 
     settings = dataclasses.replace(recipe.run, out=str(tmp_path), tensorboard=True)
     for number, (done, steps) in enumerate([(0, (10, 20, 30)), (20, (30,))]):
-        with patch("tensorboard.summary.writer.event_file_writer.time.time", return_value=1000.0 + number):
-            log = RunLog(settings, ["loss"], done, World())  # its files are named after the second
+        log = RunLog(settings, ["loss"], done, World())
         for step in steps:
             log.add(step, tokens_per_second=1.0, learning_rate=1.0, losses={"loss": float(number)}, heldout={})
     events = EventAccumulator(str(tmp_path / "board"))
     events.Reload()
     assert [(event.step, event.value) for event in events.Scalars("loss")] == [(10, 0.0), (20, 0.0), (30, 1.0)]
+
+
+def test_tensorboard_on_a_full_disk_fails_without_a_traceback_of_a_thread(tmp_path: Path) -> None:
+    lines = """
+import resource, sys
+from pathlib import Path
+from redraft.train.progress import Board
+board = Board(Path(sys.argv[1]), 0)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
+try:
+    for step in range(1, 40):
+        board.add({"step": step, "loss": 1.5})
+except OSError as error:
+    print(error.strerror)
+"""
+    done = subprocess.run([sys.executable, "-c", lines, tmp_path], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("File too large\n", "")

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -99,24 +100,32 @@ class CsvLog:
 class Board:
     """Writes every logged number to TensorBoard's format, into a folder of the run.
 
-    TensorBoard drops what an earlier run wrote there after step `done`.
+    TensorBoard drops what an earlier run wrote there after step `done`. Its own writer has a thread, which prints a
+    traceback when the disk is full.
     """
 
     def __init__(self, folder: Path, done: int) -> None:
         """Raises `SettingError` if TensorBoard is not installed."""
         try:
-            from torch.utils.tensorboard import SummaryWriter
+            from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
+            from tensorboard.summary.writer.record_writer import RecordWriter
         except ImportError:
             raise SettingError("run.tensorboard needs TensorBoard: pip install tensorboard.") from None
-        self._writer = SummaryWriter(str(folder), purge_step=done + 1)
+        self._event, self._records = Event, RecordWriter
+        folder.mkdir(exist_ok=True)
+        self._file = folder / f"events.out.tfevents.{time.time():017.6f}"  # they are read in the order of their names
+        self._write(file_version="brain.Event:2")
+        self._write(step=done + 1, session_log={"status": "START"})
 
     def add(self, row: Mapping[str, object]) -> None:
         """Write one row of the log."""
-        step = int(str(row["step"]))
-        for name, value in row.items():
-            if name != "step" and value not in ("", None):
-                self._writer.add_scalar(name.replace("_", "/", 1), float(str(value)), step)
-        self._writer.flush()
+        numbers = {name: float(str(value)) for name, value in row.items() if name != "step" and value not in ("", None)}
+        values = [{"tag": name.replace("_", "/", 1), "simple_value": number} for name, number in numbers.items()]
+        self._write(step=int(str(row["step"])), summary={"value": values})
+
+    def _write(self, **event: Any) -> None:
+        with self._file.open("ab") as file:
+            self._records(file).write(self._event(wall_time=time.time(), **event).SerializeToString())
 
 
 class RunLog:
