@@ -1,5 +1,6 @@
 """`eval`, `bench cpu` and `train`: what they print, and that the floor counts every product."""
 
+import errno
 import os
 import subprocess
 import sys
@@ -100,6 +101,16 @@ def test_results_that_cannot_be_written_are_refused_before_measuring(
     outcome = cli("bench", command, "--model", folder, "--results", tmp_path / "file")
     assert (outcome.code, outcome.out) == (2, "")
     assert outcome.err == f"error: The folder {tmp_path / 'file'} of results cannot be made: File exists.\n"
+
+
+def test_results_that_can_no_longer_be_written_are_printed(cli: Cli, tmp_path: Path, monkeypatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("redraft.bench.results.write_results", full)
+    outcome = cli("bench", "roofline", "--batch", 1, "--results", tmp_path)
+    assert (outcome.code, outcome.err) == (1, "error: No space left on device.\n")
+    assert outcome.json["bench"] == "roofline"
 
 
 @pytest.mark.parametrize(("threads", "words"), [(0, "at least 1"), (99_999_999, "processors")])

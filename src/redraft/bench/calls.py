@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from redraft.bench.cpu import spread
+from redraft.bench.quantile import spread
 from redraft.errors import SettingError
 from redraft.llm import LLM
 

@@ -13,15 +13,14 @@ import time
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import torch
 
-import redraft
 from redraft.bench.floor import gemm_flops_per_second, run_flops
+from redraft.bench.machine import processor, versions
+from redraft.bench.quantile import spread
 from redraft.errors import PromptError, SettingError
 from redraft.kernels import native
 from redraft.llm import LLM
@@ -241,30 +240,6 @@ def _their_run(model: Any, tokens: torch.Tensor, steps: int) -> Run:
         assert forwards == steps, forwards
 
     return run
-
-
-def spread(values: list[float]) -> dict[str, float]:
-    """Minimum, median and maximum."""
-    return {"min": round(min(values), 3), "median": round(median(values), 3), "max": round(max(values), 3)}
-
-
-def processor() -> str:
-    """The CPU's name as the system gives it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())
-
-
-def versions() -> dict[str, str]:
-    """The versions of everything that the numbers depend on."""
-    found = {"python": platform.python_version(), "redraft": redraft.__version__, "torch": torch.__version__}
-    try:
-        return found | {"transformers": version("transformers")}
-    except PackageNotFoundError:
-        return found
 
 
 def _peak_memory_gb() -> float | None:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import gc
-import platform
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
-import redraft
 from redraft.bench.roofline import Ceilings
 from redraft.errors import SettingError
 from redraft.model.placement import lacks_fp8, resolve_device
@@ -79,22 +76,3 @@ def free_cached_memory() -> None:
     """Release freed memory that torch holds on to, so that a process' memory is what it needs."""
     gc.collect()
     torch.cuda.empty_cache()
-
-
-def versions() -> dict[str, str]:
-    """The versions of everything that the numbers depend on."""
-    found = {"python": platform.python_version(), "redraft": redraft.__version__, "torch": torch.__version__}
-    found["cuda"] = str(torch.version.cuda)
-    try:
-        import triton
-
-        found["triton"] = triton.__version__
-    except ImportError:
-        pass
-    return found
-
-
-def device_facts(device: torch.device) -> dict[str, Any]:
-    """The card's name and memory."""
-    properties = torch.cuda.get_device_properties(device)
-    return {"device": properties.name, "device_memory_gb": round(properties.total_memory / 1e9, 1)}

@@ -17,8 +17,9 @@ from typing import Any
 import torch
 
 from redraft.bench.clock import ClockWatch
-from redraft.bench.cpu import spread
-from redraft.bench.gpu import device_facts, free_cached_memory, milliseconds, versions
+from redraft.bench.gpu import free_cached_memory, milliseconds
+from redraft.bench.machine import device_facts, versions
+from redraft.bench.quantile import spread
 from redraft.bench.roofline import Ceilings, Component, floor_ms, step_components
 from redraft.cache.fp8 import FP8
 from redraft.cache.pages import PAGE, pages_for
@@ -118,18 +119,18 @@ class StepResult:
 
     @property
     def ms(self) -> float:
-        return spread(list(self.engine_ms))["median"]
+        return spread(self.engine_ms)["median"]
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
         tokens, steps, fused = self.case.batch * self.canvas_length, self.case.steps, self.fused_ms
         return {
             "ms_per_forward": self.ms,
-            "ms_per_forward_spread": spread(list(self.engine_ms)),
-            "graph_ms": spread(list(self.graph_ms)),
+            "ms_per_forward_spread": spread(self.engine_ms),
+            "graph_ms": spread(self.graph_ms),
             **self.clock,
             "fused_commit_ms": fused and round(fused, 3),
-            "constrained_ms": {name: spread(list(times)) for name, times in self.constrained_ms.items()},
+            "constrained_ms": {name: spread(times) for name, times in self.constrained_ms.items()},
             "floor_ms": round(self.floor_ms, 3),
             "percent_of_floor": round(100 * self.floor_ms / self.ms, 1),
             "batch": self.case.batch,

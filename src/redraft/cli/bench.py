@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import shlex
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from redraft.cli import bench_calls, bench_card, bench_constraints, bench_gpu, bench_schedule, bench_serve, bench_train
+from redraft.cli.bench_results import command_line, number_table
 from redraft.cli.options import JsonAlone, ModelOptions, at_least, option
 from redraft.cli.output import print_json
 from redraft.errors import SettingError
@@ -78,16 +77,14 @@ def cpu(
         )
     if not json:
         _print(model, result)
-    command = shlex.join(["redraft", *sys.argv[1:]])
-    print_json(result.to_dict() | {"model": model, "command": command})
+    print_json(result.to_dict() | {"model": model, "command": command_line()})
 
 
 def _print(model: str, result: CpuResult) -> None:
     import torch
     from rich.console import Console
-    from rich.table import Table
 
-    from redraft.bench.cpu import processor, versions
+    from redraft.bench.machine import processor, versions
     from redraft.kernels import native
 
     console = Console(highlight=False)
@@ -95,9 +92,7 @@ def _print(model: str, result: CpuResult) -> None:
                   f"{result.prompt_tokens} prompt tokens, {result.dtype}", markup=False)  # fmt: skip
     set_up = f"{torch.get_num_threads()} threads, {'with' if native.available() else 'without'} kernels in C"
     console.print(f"{processor()}, {set_up}; {', '.join(f'{name} {number}' for name, number in versions().items())}\n")
-    table = Table("committed tokens/s", box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    for name in ("min", "median", "max", "ms/step"):
-        table.add_column(name, justify="right")
+    table = number_table("committed tokens/s", "min", "median", "max", "ms/step")
     for engine in (result.redraft, result.transformers):
         if engine is not None:
             speeds = engine.speeds(result.canvas_length)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from redraft.cli.bench_gpu import Folder, Quantization, Random, number_table, write_and_print
+from redraft.cli.bench_gpu import Quantization, Random
+from redraft.cli.bench_results import Results, command_line, number_table, print_results
 from redraft.cli.options import JsonAlone, ModelOptions, at_least, option
 from redraft.errors import SettingError
 
@@ -22,7 +21,7 @@ def calls(
     quantization: Quantization = None,
     repeats: Annotated[int, option("--repeats", "How often each call is measured.", "N")] = 5,
     device: Annotated[str, option("--device", "auto, cpu or cuda:N.", "DEVICE")] = "auto",
-    results: Folder = None,
+    results: Results = None,
     json: JsonAlone = False,
 ) -> None:
     """Milliseconds of whole calls: fill, edit, decide, and a canvas with and without log-probabilities.
@@ -31,28 +30,26 @@ def calls(
     """
     from redraft.bench.calls import calls as calls_of
     from redraft.bench.calls import measure_call
-    from redraft.bench.cpu import processor
-    from redraft.bench.gpu import device_facts, versions
+    from redraft.bench.machine import device_facts, versions
     from redraft.outputs import make_folder
 
     at_least(1, repeats=repeats)
     make_folder(results)
     llm = _llm(model, random_weights, tokenizer, quantization, device)
     found = [measure_call(name, call, repeats) for name, call in calls_of(llm).items()]
-    facts = device_facts(llm.model.device) if llm.model.device.type == "cuda" else {"device": processor()}
     record = {
         "bench": "calls",
         "model": model,
         "random_weights": random_weights,
         "quantization": quantization,
-        **facts,
+        **device_facts(llm.model.device),
         "versions": versions(),
-        "command": shlex.join(["redraft", *sys.argv[1:]]),
+        "command": command_line(),
         "calls": [one.to_dict() for one in found],
     }
     if not json:
         _print(record["calls"])
-    write_and_print("calls", [record], results)
+    print_results("calls", [record], results)
 
 
 def _llm(model: str, random: bool, tokenizer: Path | None, quantization: str | None, device: str) -> LLM:

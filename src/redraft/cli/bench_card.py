@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from redraft.cli.bench_results import Results, print_results
 from redraft.cli.options import JsonAlone, at_least, option
-from redraft.cli.output import print_json
 from redraft.errors import SettingError
 
 
@@ -16,7 +16,7 @@ def card(
         Path | None,
         option("--tests", "A checkout's tests folder; runs those that need a GPU.", "FOLDER", default="none"),
     ] = None,
-    results: Annotated[Path | None, option("--results", "Write a dated JSON file there.", "FOLDER")] = None,
+    results: Results = None,
     json: JsonAlone = False,
 ) -> None:
     """Check and time this GPU: errors and times of every kernel, steps in every format, and the tests.
@@ -27,7 +27,6 @@ def card(
 
     from redraft.bench.card import Card, measure_card
     from redraft.bench.gpu import check_gpu
-    from redraft.bench.results import write_results
     from redraft.outputs import make_folder
 
     at_least(1, seconds=seconds)
@@ -37,5 +36,4 @@ def card(
     make_folder(results)
     console = Console(highlight=False, quiet=json)
     found = measure_card(Card(seconds, lambda line: console.print(line, markup=False)), tests)
-    written = {} if results is None else {"files": [str(file) for file in write_results("card", [found], results)]}
-    print_json(found | written)
+    print_results("card", [found], results)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import platform
-import shlex
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from redraft.cli.bench_results import Results, command_line, print_results
 from redraft.cli.options import JsonAlone, ModelOptions, at_least, option
-from redraft.cli.output import print_json
 from redraft.errors import InputError
 
 
@@ -31,7 +28,7 @@ def constraints(
         option("--written", "Every Nth schema is answered by the model and by random weights.", "N", default="none"),
     ] = None,
     seconds: Annotated[float, option("--seconds", "Longest time for each model's answers.", "S")] = 240.0,
-    results: Annotated[Path | None, option("--results", "Write a dated JSON file there.", "FOLDER")] = None,
+    results: Results = None,
     repetitions: Annotated[int, option("--repetitions", "Timed answers of each kind.", "N")] = 3,
     device: Annotated[str, option("--device", "Where a step is timed: cpu or cuda.", "DEVICE")] = "cpu",
     json: JsonAlone = False,
@@ -44,7 +41,7 @@ def constraints(
     The last line is JSON. Times are of this process alone.
     """
     from redraft.bench.constraints import MEASURED, measure_overhead, measure_schemas, read_schemas, validator
-    from redraft.bench.results import write_results
+    from redraft.bench.machine import processor
     from redraft.bench.schema_answers import measure_answers, with_random_weights
     from redraft.outputs import make_folder
     from redraft.text.tokenizer import Tokenizer
@@ -71,10 +68,8 @@ def constraints(
         found |= {"device": device} | measure_overhead(llm, MEASURED, repetitions=repetitions)
     for name, value in () if json else found.items():
         print(f"{name:18} {value}")
-    command = shlex.join(["redraft", *sys.argv[1:]])
-    found |= {"processor": platform.processor() or platform.machine(), "command": command}
-    files = [] if results is None else [str(file) for file in write_results("constraints", [found], results)]
-    print_json(found | ({"files": files} if files else {}))
+    found |= {"processor": processor(), "command": command_line()}
+    print_results("constraints", [found], results)
 
 
 def _options(model: str, device: str) -> ModelOptions:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
+from redraft.cli.bench_results import Results, command_line, number_table, print_results
 from redraft.cli.options import JsonAlone, at_least, option, whole_numbers
-from redraft.cli.output import print_json
 from redraft.errors import SettingError
 
 if TYPE_CHECKING:
@@ -28,7 +26,6 @@ VocabularyDtype = Annotated[
 Batch = Annotated[str, option("--batch", "Canvases at a time.", "N,N,...")]
 Context = Annotated[str, option("--context", "Tokens before every canvas.", "N,N,...")]
 Device = Annotated[str, option("--device", "auto or cuda:N.", "DEVICE")]
-Folder = Annotated[Path | None, option("--results", "Write dated files (JSON, a chart) there.", "FOLDER")]
 
 
 def step(
@@ -51,7 +48,7 @@ def step(
     ] = None,
     device: Device = "auto",
     gpus: Annotated[int, option("--gpus", "CUDA devices that share the model's layers.", "N")] = 1,
-    results: Folder = None,
+    results: Results = None,
     json: JsonAlone = False,
 ) -> None:
     """Milliseconds of one denoising step, sampler included, its floor, and where the time goes. Needs a CUDA GPU.
@@ -73,7 +70,7 @@ def step(
     batches, contexts = whole_numbers("batch", batch), whole_numbers("context", context)
     EngineSettings(kv_cache_dtype=kv_cache_dtype)  # validates the name
     chosen = cases(batches, contexts, steps=steps, repeats=repeats, kv_cache_dtype=kv_cache_dtype, certain=certain)
-    command, records = shlex.join(["redraft", *sys.argv[1:]]), []
+    command, records = command_line(), []
     constraints = {} if tokenizer is None else _constraints(tokenizer, model)
     network = _packed_model(model, random_weights, device, quantization, vocabulary_dtype, gpus)
     ceilings = measure_ceilings(target)
@@ -83,7 +80,7 @@ def step(
         if not json:
             _print(model, result)
         records.append(record(result, ceilings, target, command) | {"model": model, "random_weights": random_weights})
-    write_and_print("step", records, results)
+    print_results("step", records, results)
 
 
 def roofline(
@@ -92,7 +89,7 @@ def roofline(
     batch: Batch = "1,4,16",
     context: Context = "1024",
     measured: Annotated[bool, option("--measured", "Use this GPU's measured ceilings.")] = False,
-    results: Folder = None,
+    results: Results = None,
     json: JsonAlone = False,
 ) -> None:
     """The floor of a step by component, from the shape alone, at the ceilings of an H200 or of this GPU."""
@@ -122,7 +119,7 @@ def roofline(
                     for part in parts
                 ],
             })  # fmt: skip
-    write_and_print("roofline", records, results)
+    print_results("roofline", records, results)
 
 
 def kernels(
@@ -132,15 +129,16 @@ def kernels(
     context: Context = "1024",
     only: Annotated[str | None, option("--only", "Operations to measure.", "NAME,NAME", default="all")] = None,
     device: Device = "auto",
-    results: Folder = None,
+    results: Results = None,
     json: JsonAlone = False,
 ) -> None:
     """Every operation of a step at the model's shape: its time, and its error against fp32 compared with eager bf16's.
 
     Takes one layer of each kind with random weights. Needs a CUDA GPU.
     """
-    from redraft.bench.gpu import device_facts, require_gpu, versions
+    from redraft.bench.gpu import require_gpu
     from redraft.bench.kernels import measure_kernels
+    from redraft.bench.machine import device_facts, versions
     from redraft.model.folders import shape_of
     from redraft.model.packed.requirements import check_device
     from redraft.outputs import make_folder
@@ -159,7 +157,7 @@ def kernels(
             "bench": "kernels", "model": model, "batch": canvases, "context": tokens, "quantization": quantization,
             "operations": [one.to_dict() for one in found],
         } | device_facts(target) | {"versions": versions()})  # fmt: skip
-    write_and_print("kernels", records, results)
+    print_results("kernels", records, results)
 
 
 def _constraints(tokenizer: Path, model: str) -> dict[str, Constraint]:
@@ -190,23 +188,6 @@ def _packed_model(
         device=device, gpus=gpus, dtype="bfloat16", quantization=quantization, vocabulary_dtype=vocabulary_dtype
     )
     return random_model(model, settings) if random else load_packed(Checkpoint(resolve_folder(model)), settings)
-
-
-def write_and_print(name: str, records: list[dict[str, Any]], folder: Path | None) -> None:
-    """Write the dated files if a folder is given, and print the JSON."""
-    from redraft.bench.results import write_results
-
-    written = {} if folder is None else {"files": [str(file) for file in write_results(name, records, folder)]}
-    print_json((records[-1] if len(records) == 1 else {"bench": name, "results": records}) | written)
-
-
-def number_table(title: str, *columns: str) -> Any:
-    from rich.table import Table
-
-    table = Table(title, box=None, pad_edge=False, padding=(0, 3, 0, 0))
-    for column in columns:
-        table.add_column(column, justify="right")
-    return table
 
 
 def _print(model: str, result: StepResult) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from redraft.cli.bench_results import command_line, number_table
 from redraft.cli.options import JsonAlone, ModelOptions, at_least, check_picture, option
 from redraft.cli.output import print_json
 
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from redraft.bench.schedule import Measured, Row
+    from redraft.llm import LLM
 
 
 def schedule(
@@ -32,7 +32,7 @@ def schedule(
     """
     from rich.console import Console
 
-    from redraft.bench.cpu import processor, versions
+    from redraft.bench.machine import device_facts, processor, versions
     from redraft.bench.schedule import COSTS, simulate_all
     from redraft.bench.schedule_plot import draw
 
@@ -44,10 +44,8 @@ def schedule(
     rows = simulate_all(requests=simulated, slots=slots)
     if not json:
         _print(console, rows)
-    if plot is not None:
-        draw(rows, plot)
-    # A third of them at a time, so that there is something to decide.
-    answers = _measure(model, device, measured, max(1, min(slots, measured // 3)), max_tokens) if measured else []
+    llm = ModelOptions(model=model, device=device).load() if measured else None
+    answers = [] if llm is None else _measure(llm, measured, slots, max_tokens)
     if answers and not json:
         _print_measured(console, model, answers)
     record = {
@@ -57,19 +55,21 @@ def schedule(
         "costs": {cost.name: {"ms_at_tokens": dict(cost.points), "source": cost.source} for cost in COSTS},
         "model": model,
         "slots": slots,
-        "device": processor(),
+        **({"device": processor()} if llm is None else device_facts(llm.model.device)),
         "versions": versions(),
-        "command": shlex.join(["redraft", *sys.argv[1:]]),
+        "command": command_line(),
     }
     print_json(record)
+    if plot is not None:
+        draw(rows, plot)
 
 
-def _measure(model: str, device: str, requests: int, slots: int, max_tokens: int) -> list[Measured]:
+def _measure(llm: LLM, requests: int, slots: int, max_tokens: int) -> list[Measured]:
     """Every policy in turn, after a round that is discarded."""
     from redraft.bench.schedule import measure
     from redraft.engine.policy import POLICIES
 
-    llm = ModelOptions(model=model, device=device).load()
+    slots = max(1, min(slots, requests // 3))  # a third of them at a time, so that there is something to decide
     measure(llm, "mixed", requests=1, slots=1, max_tokens=16)
     return [measure(llm, policy, requests=requests, slots=slots, max_tokens=max_tokens) for policy in POLICIES]
 
@@ -92,11 +92,8 @@ def _print(console: Console, rows: list[Row]) -> None:
 
 
 def _print_measured(console: Console, model: str, answers: list[Measured]) -> None:
-    from rich.table import Table
-
-    table = Table(f"{model}, measured", box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("tok/s", "canvases/s", "first canvas p50", "p95", "canvases/forward", "scheduler"):
-        table.add_column(name, justify="right")
+    columns = ("tok/s", "canvases/s", "first canvas p50", "p95", "canvases/forward", "scheduler")
+    table = number_table(f"{model}, measured", *columns)
     for one in answers:
         row = one.row
         table.add_row(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import shlex
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -14,6 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from redraft.cli.bench_results import command_line
 from redraft.cli.options import JsonAlone, SamplingOptions, at_least, check_picture, option
 from redraft.cli.output import print_json
 from redraft.errors import InputError, RedraftError
@@ -66,9 +66,9 @@ def serve(
     rows = [level.to_dict(target) for level in levels]
     if not json:
         _print(name, rows, target)
+    print_json(_facts(name, rows, settings, pairs, target))
     if plot is not None:
         _plot(rows, name, plot)
-    print_json(_facts(name, rows, settings, pairs, target))
 
 
 def _numbers(name: str, text: str) -> list[float]:
@@ -168,10 +168,10 @@ def _plot(rows: Sequence[dict[str, Any]], model: str, file: Path) -> None:
 def _facts(
     model: str, rows: list[dict[str, Any]], settings: dict[str, Any], lengths: Sequence[tuple[int, int]], target: float
 ) -> dict[str, Any]:
-    from redraft.bench.cpu import processor, versions
+    from redraft.bench.machine import processor, versions
 
     return {
         "results": rows, "model": model, "settings": settings, "lengths": [list(pair) for pair in lengths],
         "target_seconds": target, "device": processor(), "versions": versions(),
-        "command": shlex.join(["redraft", *sys.argv[1:]]),
+        "command": command_line(),
     }  # fmt: skip

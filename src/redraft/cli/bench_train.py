@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from typing import Annotated
 
 import typer
 
+from redraft.cli.bench_results import command_line
 from redraft.cli.options import JsonFlag
 from redraft.cli.output import print_json
 
@@ -60,4 +59,4 @@ def train(
             f"{record['all_tokens_per_second']:,} tokens/s ({record['clean_tokens_per_second']:,} clean), "
             f"{record['tflops_per_device']} TFLOP/s a device, {share} of the bf16 peak{memory}"
         )
-    print_json({"shape": shape, **record, "command": shlex.join(["redraft", *sys.argv[1:]])})
+    print_json({"shape": shape, **record, "command": command_line()})
