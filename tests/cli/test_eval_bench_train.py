@@ -75,6 +75,19 @@ def test_records_that_cannot_be_replaced_are_refused_before_loading(
     assert (outcome.code, outcome.err) == (2, f"error: {records} cannot be written: it is read-only.\n")
 
 
+def test_records_that_can_no_longer_be_written_do_not_take_the_figures_along(
+    cli: Cli, folder: Path, puzzles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(self: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(self))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    records = tmp_path / "records.jsonl"
+    outcome = cli("eval", "sudoku", puzzles, "--model", folder, "--steps", 1, "--max-tokens", 16, "--records", records)
+    assert (outcome.code, outcome.json["total"]) == (1, 2)
+    assert outcome.err.endswith(f"error: {records}: No space left on device.\n")
+
+
 @pytest.mark.parametrize("content", [None, b"", b"{", b'{"name": "a"}', b"\xff", b"[" * 100_000])
 def test_bad_schemas_are_refused_before_loading(cli: Cli, tmp_path: Path, content: bytes | None) -> None:
     file = tmp_path / "schemas.jsonl"

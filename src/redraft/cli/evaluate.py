@@ -127,14 +127,13 @@ def _run_methods(chosen: Sequence[Any], items: ItemOptions, model: ModelOptions,
     llm = model.load()
     with _bar("infill", total=len(chosen) * len(METHODS)) as progress:
         compared = compare(llm, chosen, progress=progress, **given)
-    if items.records is not None:
-        _write_records(items.records, compared.records)
     if not items.json:
         for name, result in compared.results.items():
             print(f"{name:6} {result.solved:4} of {result.total} ({result.solved / result.total:.1%})")
         for one, other, ahead, behind, p in compared.pairs:
             print(f"{one} alone right {ahead} times, {other} alone {behind} times: p = {p:.2g} (two-sided sign test)")
     print_json({"eval": "infill", **model.names, **compared.summary(), "settings": given})
+    _write_records(items.records, compared.records)
 
 
 @app.command()
@@ -248,13 +247,13 @@ def curve(
             entropy[name] = curves.entropies(
                 llm.stream(chosen.prompt(llm, item), **{**given, **chosen.own(item)}) for item in items[:_ENTROPY_ITEMS]
             )
-    if picture is not None:
-        curves.draw(points, picture, title=task, entropy=entropy)
     if not json:
         _print_curves(points)
     results = {name: [point.to_dict() for point in row] for name, row in points.items()}
     rounded = {name: [round(value, 6) for value in values] for name, values in entropy.items()}
     print_json({"eval": "curve", "task": task, "items": len(items), "models": results, "entropy": rounded})
+    if picture is not None:
+        curves.draw(points, picture, title=task, entropy=entropy)
 
 
 _ENTROPY_ITEMS = 8
@@ -278,11 +277,10 @@ def _run(
     llm = model.load()
     with _bar(name, total=len(chosen)) as progress:
         result = evaluate(llm, chosen, progress=progress, **given, **more)
-    if items.records is not None:
-        _write_records(items.records, result.records)
     if not items.json:
         _print_result(name, " and ".join(model.names.values()), result)
     print_json({"eval": name, **model.names, **result.summary(), "settings": given})
+    _write_records(items.records, result.records)
 
 
 @contextmanager
@@ -334,8 +332,11 @@ def _print_formats(results: list[FormatResult]) -> None:
     Console(highlight=False).print(table)
 
 
-def _write_records(path: Path, records: Sequence[ItemRecord]) -> None:
+def _write_records(path: Path | None, records: Sequence[ItemRecord]) -> None:
+    """Write every item's answer if asked; after the figures are printed, which a full disk must not take along."""
     import json
 
+    if path is None:
+        return
     lines = (json.dumps(dataclasses.asdict(record), ensure_ascii=False) for record in records)
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
