@@ -136,8 +136,9 @@ def test_the_lines_about_asyncio_work(capsys: pytest.CaptureFixture[str]) -> Non
     names: dict[str, Any] = {"redraft": redraft, "llm": llm}
     exec(lines, names)
     answers, filling = capsys.readouterr().out.splitlines()
-    assert answers == str([llm.generate(text, max_tokens=64).text for text in ("Hello!", "Is the sky blue?")])
-    assert filling == llm.fill("The sky is ", ".").text
+    asked = ("What do cows eat?", "Why is the sea salty?")
+    assert answers == str([llm.generate(text, max_tokens=64).text for text in asked])
+    assert filling == llm.fill("def half(x):\n    return ", " / 2\n").text
 
     async def cancelled() -> None:
         engine = names["AsyncEngine"](llm.new_engine())
