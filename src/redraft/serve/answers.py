@@ -13,8 +13,8 @@ from redraft.engine.request import Event, Finished
 from redraft.errors import EngineError
 from redraft.serve.faults import stopping, timed_out
 from redraft.serve.planning import Plan
-from redraft.serve.splitting import Content, Part, Reasoning, Splitter
 from redraft.text.marks import Marker
+from redraft.text.reply import Content, Part, Reasoning, ReplyParser
 from redraft.text.tools import ToolCall
 
 
@@ -109,7 +109,7 @@ Piece = Content | Reasoning | Call
 class Reply:
     """One chat answer as it grows. `take` turns an event into the pieces it adds."""
 
-    splitter: Splitter
+    parser: ReplyParser
     marker: Marker
     pieces: list[Piece] = field(default_factory=list)
     finished: Finished | None = None
@@ -140,9 +140,9 @@ class Reply:
         if isinstance(event, DenoiseStep):
             return []
         if isinstance(event, Commit):
-            return self._add(self.splitter.push(self.marker.mark(event.text, event.token_ids)))
+            return self._add(self.parser.push(self.marker.mark(event.text, event.token_ids)))
         self.finished = event
-        return self._add(self.splitter.finish())
+        return self._add(self.parser.finish())
 
     def _add(self, parts: list[Part]) -> list[Piece]:
         known = len(self.pieces)
@@ -165,4 +165,4 @@ async def read_all(answers: Answers) -> list[Reply]:
 def new_replies(plan: Plan) -> list[Reply]:
     """Return an empty reply for each answer."""
     how = {"reasoning_open": plan.reasoning_open, "exact": plan.exact}
-    return [Reply(Splitter(**how), Marker(plan.tokenizer)) for _ in plan.requests]
+    return [Reply(ReplyParser(**how), Marker(plan.tokenizer)) for _ in plan.requests]

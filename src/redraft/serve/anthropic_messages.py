@@ -14,7 +14,7 @@ from redraft.serve.logs import client_fault
 from redraft.serve.openai_common import extras
 from redraft.serve.planning import Plan, Planner, rename_fields
 from redraft.serve.shapes.messages import CountRequest, MessagesRequest
-from redraft.serve.splitting import Content, Reasoning
+from redraft.text.reply import Content, Reasoning
 from redraft.text.tokenizer import Tokenizer
 
 

@@ -15,7 +15,7 @@ from redraft.serve.logs import client_fault
 from redraft.serve.openai_common import chat_logprobs, extras, finish_reason, finished, usage
 from redraft.serve.planning import Plan, Planner, rename_fields
 from redraft.serve.shapes.chat import ChatRequest
-from redraft.serve.splitting import Content, Reasoning
+from redraft.text.reply import Content, Reasoning
 from redraft.text.tokenizer import Tokenizer
 
 

@@ -16,7 +16,7 @@ from redraft.serve.logs import client_fault
 from redraft.serve.openai_common import extras, token_logprobs
 from redraft.serve.planning import Plan, Planner, rename_fields
 from redraft.serve.shapes.responses import ResponsesRequest
-from redraft.serve.splitting import Content, Reasoning
+from redraft.text.reply import Content, Reasoning
 from redraft.text.tokenizer import Tokenizer
 
 _REPEATED = {"text", "tools", "tool_choice", "reasoning"}

@@ -1,49 +1,66 @@
-"""Replies taken apart into reasoning, content and tool calls, in the format of `text.tools`.
+"""Replies taken apart into reasoning, content and tool calls, whole or as they arrive, in the format of `text.tools`.
 
-A call that does not follow the format is kept as written in `Reply.content` and listed in `Reply.malformed`: generated
-text is not the caller's mistake, so nothing is raised, and nothing that the model wrote is lost.
+A call that does not follow the format is kept as written in the content: generated text is not the caller's mistake, so
+nothing is raised, and nothing that the model wrote is lost.
 
 Everything here reads marked text (`text.marks`).
 """
 
 import dataclasses
-import math
 import re
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Literal
 
 from redraft.text import tools
+from redraft.text.call_reader import CALL_CLOSE, CallError, read_call
 from redraft.text.marks import MARK, STRINGS, mark_all, unmarked
 from redraft.text.tokenizer import EOS, PAD, TURN_END
-from redraft.text.tools import BARE_KEY, MAX_DEPTH, THOUGHT, TOOL_NAME, ToolCall
+from redraft.text.tools import THOUGHT, ToolCall
 
-QUOTE, CALL_OPEN, CALL_CLOSE = MARK + tools.QUOTE, MARK + tools.CALL_OPEN, MARK + tools.CALL_CLOSE
-CHANNEL_OPEN, CHANNEL_CLOSE = MARK + tools.CHANNEL_OPEN, MARK + tools.CHANNEL_CLOSE
-ENDINGS = tuple(MARK + ending for ending in (TURN_END, EOS, PAD))
-LANDMARKS = (CHANNEL_OPEN, CALL_OPEN, MARK + tools.RESPONSE_OPEN, *ENDINGS)
+_CALL_OPEN = MARK + tools.CALL_OPEN
+_CHANNEL_OPEN, _CHANNEL_CLOSE = MARK + tools.CHANNEL_OPEN, MARK + tools.CHANNEL_CLOSE
+_ENDINGS = tuple(MARK + ending for ending in (TURN_END, EOS, PAD))
+_LANDMARKS = (_CHANNEL_OPEN, _CALL_OPEN, MARK + tools.RESPONSE_OPEN, *_ENDINGS)
 """What ends a run of content."""
-LONGEST_MARK = max(map(len, (CALL_CLOSE, *LANDMARKS)))
+_CALL_ENDS = (CALL_CLOSE, *_LANDMARKS)
+"""What a call, well-formed or not, ends with or before."""
 
-CHANNEL_NAME = re.compile(rf"{THOUGHT}(?=\n|{MARK}|\Z)")
+_LANDMARK, _CALL_END, _ENDING, _ANY_MARK = (
+    re.compile("|".join(map(re.escape, markers)))
+    for markers in (_LANDMARKS, _CALL_ENDS, _ENDINGS, [MARK + string for string in STRINGS])
+)
+_CHANNEL_NAME = re.compile(rf"{THOUGHT}(?=\n|{MARK}|\Z)")
 """What names a channel as a thought: a line of its own, or all that there is."""
-
-_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
-_SPACE = re.compile(r"\s*")
-_WORDS = {"true": True, "false": False, "null": None}
-_LANDMARK = re.compile("|".join(map(re.escape, LANDMARKS)))
-_CALL_END = re.compile("|".join(map(re.escape, (CALL_CLOSE, *LANDMARKS))))
-_ENDING = re.compile("|".join(map(re.escape, ENDINGS)))
-_ANY_MARK = re.compile(MARK + f"(?:{'|'.join(map(re.escape, STRINGS))})")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Reply:
-    """A model turn taken apart, unmarked. `content` and `reasoning` are trimmed, as chat templates trim them."""
+    """A model turn taken apart, unmarked. `content` and `reasoning` are trimmed, as chat templates trim them.
+
+    `malformed` lists the calls that do not follow the format; they are also in `content`.
+    """
 
     content: str
     reasoning: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     malformed: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reasoning:
+    """More of the model's reasoning."""
+
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Content:
+    """More of the visible answer."""
+
+    text: str
+
+
+Part = Reasoning | Content | ToolCall
 
 
 def parse_reply(text: str, *, reasoning_open: bool = False) -> Reply:
@@ -52,99 +69,15 @@ def parse_reply(text: str, *, reasoning_open: bool = False) -> Reply:
 
 
 def read_reply(text: str, *, reasoning_open: bool = False, exact: bool = False) -> Reply:
-    """Split a generated turn, as marked text, into reasoning, content and calls.
-
-    Everything from the first end marker on (`<turn|>`, `<eos>`, `<pad>`, or the `<|tool_response>` after calls) is
-    dropped, unless the marker is inside a closed thought or a call. An empty thought channel is dropped too. A channel
-    that is never closed, as in a truncated reply, is reasoning up to its end. `reasoning_open` says that the prompt
-    itself ended inside a thought, after the channel's name; `exact` that white space around the content was requested,
-    and stays.
-    """
-    parts = _Parts()
-    position = _read_channel(text, 0, parts, named=False) if reasoning_open else 0
-    while landmark := _LANDMARK.search(text, position):
-        parts.content.append(text[position : landmark.start()])
-        if landmark[0] == CHANNEL_OPEN:
-            position = _read_channel(text, landmark.end(), parts)
-        elif landmark[0] == CALL_OPEN:
-            position = _read_call(text, landmark.start(), parts)
-        else:
-            break
-    else:
-        parts.content.append(text[position:])
-    return parts.reply(exact=exact)
-
-
-@dataclasses.dataclass
-class _Parts:
-    content: list[str] = dataclasses.field(default_factory=list)
-    reasoning: list[str] = dataclasses.field(default_factory=list)
-    calls: list[ToolCall] = dataclasses.field(default_factory=list)
-    malformed: list[str] = dataclasses.field(default_factory=list)
-
-    def reply(self, *, exact: bool) -> Reply:
-        content = unmarked("".join(self.content))
-        return Reply(
-            content=content if exact else content.strip(),
-            reasoning=unmarked("\n".join(filter(None, self.reasoning))),
-            tool_calls=tuple(self.calls),
-            malformed=tuple(map(unmarked, self.malformed)),
-        )
-
-
-def _read_channel(text: str, start: int, parts: _Parts, *, named: bool = True) -> int:
-    """Read a thought from `start`, where its name may come first if it is `named`; returns where the text goes on."""
-    found = text.find(CHANNEL_CLOSE, start)
-    end = len(text) if found < 0 else found
-    thought = text[start:end]
-    if found < 0 and (cut := _ENDING.search(thought)):
-        thought = thought[: cut.start()]
-    name = CHANNEL_NAME.match(thought) if named else None
-    parts.reasoning.append(thought[name.end() if name else 0 :].strip())
-    return end if found < 0 else found + len(CHANNEL_CLOSE)
-
-
-def _read_call(text: str, start: int, parts: _Parts) -> int:
-    """Read the call that opens at `start`, or keep it as content; returns where the text goes on."""
-    reader = _CallReader(text, start + len(CALL_OPEN))
-    try:
-        parts.calls.append(reader.call())
-        return reader.position
-    except _FormatError:
-        end = _malformed_end(text, start + len(CALL_OPEN))
-        parts.content.append(text[start:end])
-        parts.malformed.append(text[start:end])
-        return end
-
-
-def _malformed_end(text: str, start: int) -> int:
-    """A broken call reaches to its closing marker, or to the next landmark if that comes first."""
-    landmark = _LANDMARK.search(text, start)
-    limit = landmark.start() if landmark else len(text)
-    close = text.find(CALL_CLOSE, start, limit)
-    return limit if close < 0 else close + len(CALL_CLOSE)
-
-
-def may_end_call(text: str, start: int) -> bool:
-    """Whether anything from `start` on may end a call; `scan_call` on a growing text needs that."""
-    return _CALL_END.search(text, start) is not None
-
-
-def scan_call(text: str, start: int, *, final: bool) -> tuple[ToolCall | None, int] | None:
-    """Read the call that opens at `start` of a text that is still growing, unless it is `final`.
-
-    Returns the call and where the text goes on; None in place of the call if the text up to there is not a call; and
-    only None while more text is needed to tell. A result never changes as the text grows.
-    """
-    reader = _CallReader(text, start + len(CALL_OPEN))
-    try:
-        return reader.call(), reader.position
-    except _FormatError as error:
-        unclosed = isinstance(error, _UnclosedError) or len(text) - reader.position < len(CALL_CLOSE)
-        if unclosed and not final:
-            return None
-    end = _malformed_end(text, start + len(CALL_OPEN))
-    return None if end == len(text) and not text.endswith(CALL_CLOSE) and not final else (None, end)
+    """Split a whole reply, as marked text; see `ReplyParser`."""
+    parser = ReplyParser(reasoning_open=reasoning_open, exact=exact)
+    parts = parser.push(text) + parser.finish()
+    return Reply(
+        content="".join(part.text for part in parts if isinstance(part, Content)),
+        reasoning="".join(part.text for part in parts if isinstance(part, Reasoning)),
+        tool_calls=tuple(part for part in parts if isinstance(part, ToolCall)),
+        malformed=tuple(parser.malformed),
+    )
 
 
 def content_alone(text: str, *, reasoning_open: bool = False) -> str:
@@ -153,137 +86,174 @@ def content_alone(text: str, *, reasoning_open: bool = False) -> str:
     Those are thoughts, calls, malformed ones too, what follows an end marker, and the markers themselves. More text
     changes nothing here, so what is undecided, such as a call that is not closed, is no content either.
     """
-    shown, end = "", 0
-    for first, last in _content_spans(text, reasoning_open):
-        shown += _blank(text[end:first]) + _ANY_MARK.sub(lambda found: _blank(found[0]), text[first:last])
-        end = last
-    return shown + _blank(text[end:])
+    shown = ""
+    for segment in _Segmenter(reasoning_open=reasoning_open).push(text):
+        is_content = segment.kind == "content"
+        shown += _ANY_MARK.sub(lambda found: _blank(found[0]), segment.text) if is_content else _blank(segment.text)
+    return shown + MARK * (len(unmarked(text)) - len(shown))
 
 
 def _blank(text: str) -> str:
     return MARK * len(unmarked(text))
 
 
-def _content_spans(text: str, reasoning_open: bool) -> Iterator[tuple[int, int]]:
-    position = _thought_end(text, 0) if reasoning_open else 0
-    while landmark := _LANDMARK.search(text, position):
-        yield position, landmark.start()
-        if landmark[0] == CHANNEL_OPEN:
-            position = _thought_end(text, landmark.end())
-        elif landmark[0] == CALL_OPEN:
-            scan = scan_call(text, landmark.start(), final=False)
-            position = len(text) if scan is None else scan[1]
-        else:
+class ReplyParser:
+    """Splits a reply into reasoning, content and calls as it arrives: marked text, in pieces cut at any character.
+
+    Everything from the first end marker on (`<turn|>`, `<eos>`, `<pad>`, or the `<|tool_response>` after calls) is
+    dropped, unless the marker is inside a closed thought or a call. An empty thought is dropped too; several get a line
+    each. A thought that is never closed, as in a truncated reply, goes up to the reply's end.
+
+    malformed  the calls so far that do not follow the format, unmarked
+    """
+
+    def __init__(self, *, reasoning_open: bool = False, exact: bool = False) -> None:
+        """`reasoning_open` says that the prompt itself ended inside a thought, after the channel's name; `exact` that
+        white space around the content was requested, and stays."""
+        self.malformed: list[str] = []
+        self._segmenter = _Segmenter(reasoning_open=reasoning_open)
+        self._trimmed_content = None if exact else _Trimmed()
+        self._trimmed_reasoning = _Trimmed()
+
+    def push(self, text: str) -> list[Part]:
+        """Return the parts that have become certain with one more piece."""
+        return [part for segment in self._segmenter.push(text) for part in self._parts(segment)]
+
+    def finish(self) -> list[Part]:
+        """Return the parts that were held back, now that no more text will come."""
+        return [part for segment in self._segmenter.push("", final=True) for part in self._parts(segment)]
+
+    def _parts(self, segment: "_Segment") -> Iterator[Part]:
+        text = unmarked(segment.text)
+        if segment.kind == "thought":
+            if ready := self._trimmed_reasoning.push(text):
+                yield Reasoning(ready)
             return
-    yield position, len(text)
+        self._trimmed_reasoning.separate("\n")
+        if segment.call is not None:
+            yield segment.call
+        elif segment.kind != "markup":
+            if segment.kind == "malformed":
+                self.malformed.append(text)
+            if ready := text if self._trimmed_content is None else self._trimmed_content.push(text):
+                yield Content(ready)
 
 
-def _thought_end(text: str, start: int) -> int:
-    found = text.find(CHANNEL_CLOSE, start)
-    return len(text) if found < 0 else found + len(CHANNEL_CLOSE)
+class _Trimmed:
+    """Trims text that comes in pieces: white space is held back until something follows it."""
+
+    def __init__(self) -> None:
+        self._begun, self._fresh, self._space = False, True, ""
+
+    def separate(self, separator: str) -> None:
+        """Put `separator`, instead of white space, between the text so far and any text to come."""
+        self._fresh, self._space = True, separator if self._begun else ""
+
+    def push(self, text: str) -> str:
+        """Return what is certain with one more piece."""
+        text = text.lstrip() if self._fresh else text
+        ready = text.rstrip()
+        if not ready:
+            self._space += text
+            return ""
+        space, self._space = self._space, text[len(ready) :]
+        self._begun, self._fresh = True, False
+        return space + ready
 
 
-class _FormatError(Exception):
-    """The text at hand is not a call; never leaves this module."""
+_Kind = Literal["content", "thought", "call", "malformed", "markup"]
+"""What a stretch of a reply is. Markup opens or closes a thought, or follows the reply's end."""
 
 
-class _UnclosedError(_FormatError):
-    """A string is not closed yet."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Segment:
+    """A stretch of a reply, as written."""
+
+    kind: _Kind
+    text: str
+    call: ToolCall | None = None
 
 
-class _CallReader:
-    """A recursive-descent reader for one call. White space between parts is allowed, though templates write none."""
+class _Segmenter:
+    """Cuts a reply into segments as it arrives; their texts, joined, are all of the reply that is certain."""
 
-    def __init__(self, text: str, position: int) -> None:
-        self.text = text
-        self.position = position
+    def __init__(self, *, reasoning_open: bool) -> None:
+        self._text, self._at, self._searched = "", 0, 0
+        self._state: Callable[[bool], _Segment | None] = self._thought if reasoning_open else self._content
 
-    def call(self) -> ToolCall:
-        self._expect("call:")
-        name = self._match(TOOL_NAME)
-        arguments = self._object(0)
-        self._expect(CALL_CLOSE)
-        return ToolCall(name=name, arguments=arguments)
+    def push(self, text: str, *, final: bool = False) -> list[_Segment]:
+        """Return the segments that have become certain with one more piece; all that are left if it is `final`."""
+        self._text += text
+        return list(iter(lambda: self._state(final), None))
 
-    def _value(self, depth: int) -> Any:
-        if depth > MAX_DEPTH:
-            raise _FormatError
-        if self._peek(QUOTE):
-            return self._string()
-        if self._peek("{"):
-            return self._object(depth)
-        if self._peek("["):
-            return self._array(depth)
-        for word, value in _WORDS.items():
-            if self._take(word):
-                return value
-        return self._number()
+    # A state returns the next segment and moves on; None if the text at hand is used up or does not decide.
 
-    def _object(self, depth: int) -> dict[str, Any]:
-        self._expect("{")
-        fields: dict[str, Any] = {}
-        while not self._take("}"):
-            if fields:
-                self._expect(",")
-            key = self._string() if self._peek(QUOTE) else self._match(BARE_KEY)
-            self._expect(":")
-            fields[key] = self._value(depth + 1)
-        return fields
+    def _content(self, final: bool) -> _Segment | None:
+        landmark = _LANDMARK.search(self._text, self._at)
+        if landmark is None:
+            return self._take("content", self._certain(_LANDMARKS, final))
+        if landmark.start() > self._at:
+            return self._take("content", landmark.start())
+        if landmark[0] == _CALL_OPEN:
+            return self._call(landmark.end(), final)
+        if landmark[0] == _CHANNEL_OPEN:
+            return self._channel(landmark.end(), final)
+        self._state = self._rest
+        return self._rest(final)
 
-    def _array(self, depth: int) -> list[Any]:
-        self._expect("[")
-        items: list[Any] = []
-        while not self._take("]"):
-            if items:
-                self._expect(",")
-            items.append(self._value(depth + 1))
-        return items
+    def _channel(self, start: int, final: bool) -> _Segment | None:
+        """The marker that opens a thought, up to `start`, and the channel's name."""
+        if not final and THOUGHT.startswith(self._text[start : start + len(THOUGHT) + 1]):
+            return None
+        name = _CHANNEL_NAME.match(self._text, start)
+        self._state = self._thought
+        return self._take("markup", name.end() if name else start)
 
-    def _string(self) -> str:
-        self._expect(QUOTE)
-        end = self.text.find(QUOTE, self.position)
-        if end < 0:
-            raise _UnclosedError
-        value = unmarked(self.text[self.position : end])
-        self.position = end + len(QUOTE)
-        return value
+    def _thought(self, final: bool) -> _Segment | None:
+        close = self._text.find(_CHANNEL_CLOSE, self._at)
+        if close > self._at:
+            return self._take("thought", close)
+        if close == self._at:
+            self._state = self._content
+            return self._take("markup", close + len(_CHANNEL_CLOSE))
+        ending = _ENDING.search(self._text, self._at)  # belongs to the thought if that is closed later
+        if ending is None:
+            return self._take("thought", self._certain((_CHANNEL_CLOSE, *_ENDINGS), final))
+        if final and ending.start() == self._at:
+            self._state = self._rest
+            return self._rest(final)
+        return self._take("thought", ending.start())
 
-    def _number(self) -> int | float:
-        self._skip_space()
-        match = _NUMBER.match(self.text, self.position)
-        if not match:
-            raise _FormatError
-        self.position = match.end()
+    def _call(self, start: int, final: bool) -> _Segment | None:
+        """The call whose opening marker ends at `start`. It is not read before it may have ended."""
+        searched = max(start, self._searched)
+        if not final and not _CALL_END.search(self._text, searched):
+            self._searched = max(start, self._certain(_CALL_ENDS, final))
+            return None
         try:
-            value = float(match[0]) if match[1] or match[2] else int(match[0])
-        except ValueError as error:  # Python refuses integers with thousands of digits
-            raise _FormatError from error
-        if isinstance(value, float) and not math.isfinite(value):
-            raise _FormatError
-        return value
+            call, end = read_call(self._text, start)
+            return self._take("call", end, call)
+        except CallError as error:
+            if error.undecided and not final:
+                return None
+        return self._malformed(start, final)
 
-    def _match(self, pattern: re.Pattern[str]) -> str:
-        self._skip_space()
-        match = pattern.match(self.text, self.position)
-        if not match:
-            raise _FormatError
-        self.position = match.end()
-        return match[0]
+    def _malformed(self, start: int, final: bool) -> _Segment | None:
+        """A malformed call reaches to its closing marker, or to the next landmark if that comes first."""
+        found = _CALL_END.search(self._text, start)
+        if found is None:
+            return self._take("malformed", len(self._text)) if final else None
+        return self._take("malformed", found.end() if found[0] == CALL_CLOSE else found.start())
 
-    def _peek(self, text: str) -> bool:
-        self._skip_space()
-        return self.text.startswith(text, self.position)
+    def _rest(self, final: bool) -> _Segment | None:
+        return self._take("markup", len(self._text))
 
-    def _take(self, text: str) -> bool:
-        found = self._peek(text)
-        self.position += len(text) if found else 0
-        return found
+    def _take(self, kind: _Kind, end: int, call: ToolCall | None = None) -> _Segment | None:
+        start, self._at = self._at, end
+        return _Segment(kind, self._text[start:end], call) if end > start else None
 
-    def _expect(self, text: str) -> None:
-        if not self._take(text):
-            raise _FormatError
-
-    def _skip_space(self) -> None:
-        space = _SPACE.match(self.text, self.position)
-        assert space is not None
-        self.position = space.end()
+    def _certain(self, markers: tuple[str, ...], final: bool) -> int:
+        """Where the text ends, or before what may be the beginning of one of the markers."""
+        begun = -1 if final else self._text.rfind(MARK, self._at)
+        may_be_one = begun >= 0 and any(marker.startswith(self._text[begun:]) for marker in markers)
+        return begun if may_be_one else len(self._text)

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from redraft.serve import splitting
-from redraft.serve.splitting import Content, Reasoning, Splitter
-from redraft.text.marks import MARK, mark_all
-from redraft.text.reply import Reply, read_reply, scan_call
+from redraft.text import reply
+from redraft.text.call_reader import read_call
+from redraft.text.marks import MARK, mark_all, unmarked
+from redraft.text.reply import Content, Reasoning, Reply, ReplyParser, content_alone, read_reply
 from redraft.text.tools import ToolCall
 
 ANSWERS = [
@@ -37,19 +37,15 @@ ANSWERS = [
 
 
 def collect(pieces: list[str], *, reasoning_open: bool = False, exact: bool = False) -> Reply:
-    """The parts of a split answer, joined."""
-    splitter = Splitter(reasoning_open=reasoning_open, exact=exact)
-    parts = [part for piece in pieces for part in splitter.push(piece)] + splitter.finish()
+    """The parts of an answer in pieces, joined."""
+    parser = ReplyParser(reasoning_open=reasoning_open, exact=exact)
+    parts = [part for piece in pieces for part in parser.push(piece)] + parser.finish()
     return Reply(
         content="".join(part.text for part in parts if isinstance(part, Content)),
         reasoning="".join(part.text for part in parts if isinstance(part, Reasoning)),
         tool_calls=tuple(part for part in parts if isinstance(part, ToolCall)),
+        malformed=tuple(parser.malformed),
     )
-
-
-def whole(text: str, *, reasoning_open: bool = False, exact: bool = False) -> Reply:
-    reply = read_reply(text, reasoning_open=reasoning_open, exact=exact)
-    return Reply(content=reply.content, reasoning=reply.reasoning, tool_calls=reply.tool_calls)
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -57,14 +53,14 @@ def whole(text: str, *, reasoning_open: bool = False, exact: bool = False) -> Re
 @pytest.mark.parametrize("text", [mark_all(text) for text in ANSWERS])
 def test_one_cut_at_every_position(text: str, reasoning_open: bool, exact: bool) -> None:
     how = {"reasoning_open": reasoning_open, "exact": exact}
-    expected = whole(text, **how)
+    expected = read_reply(text, **how)
     for cut in range(len(text) + 1):
         assert collect([text[:cut], text[cut:]], **how) == expected, cut
 
 
 @pytest.mark.parametrize("text", [mark_all(text) for text in ANSWERS])
 def test_one_character_at_a_time(text: str) -> None:
-    assert collect(list(text)) == whole(text)
+    assert collect(list(text)) == read_reply(text)
 
 
 PIECES = st.sampled_from(
@@ -79,22 +75,22 @@ PIECES = st.sampled_from(
 def test_any_answer_in_pieces_of_any_width(pieces: list[tuple[str, bool]], width: int) -> None:
     """Of special tokens, and of plain ones that spell the same."""
     text = "".join(mark_all(piece) if special else piece for piece, special in pieces)
-    assert collect([text[at : at + width] for at in range(0, len(text), width)]) == whole(text)
+    assert collect([text[at : at + width] for at in range(0, len(text), width)]) == read_reply(text)
 
 
 def test_text_is_told_as_soon_as_it_is_certain() -> None:
-    splitter = Splitter()
-    assert splitter.push(mark_all("<|channel>thought\nI thi")) == [Reasoning("I thi")]
-    assert splitter.push(f"nk. {MARK}<chan") == [Reasoning("nk.")]
-    assert splitter.push(f"nel|>Yes {MARK}<|tool_") == [Content("Yes")]
-    assert splitter.push("call>call:f{a:1}") == []
-    assert splitter.push(mark_all("<tool_call|>no")) == [ToolCall(name="f", arguments={"a": 1}), Content(" no")]
-    assert splitter.finish() == []
+    parser = ReplyParser()
+    assert parser.push(mark_all("<|channel>thought\nI thi")) == [Reasoning("I thi")]
+    assert parser.push(f"nk. {MARK}<chan") == [Reasoning("nk.")]
+    assert parser.push(f"nel|>Yes {MARK}<|tool_") == [Content("Yes")]
+    assert parser.push("call>call:f{a:1}") == []
+    assert parser.push(mark_all("<tool_call|>no")) == [ToolCall(name="f", arguments={"a": 1}), Content(" no")]
+    assert parser.finish() == []
 
 
 def test_a_long_call_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read = []
-    monkeypatch.setattr(splitting, "scan_call", lambda *text, final: read.append(1) or scan_call(*text, final=final))
+    monkeypatch.setattr(reply, "read_call", lambda *text: read.append(1) or read_call(*text))
     items = ",".join(f'[{i},<|"|>a<|"|>]' for i in range(500))
     text = mark_all(f"<|tool_call>call:f{{a:[{items}]}}<tool_call|>")
     parts = collect([text[at : at + 50] for at in range(0, len(text), 50)])
@@ -104,12 +100,26 @@ def test_a_long_call_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_plain_text_that_spells_markers_is_plain_text() -> None:
     spelled = "The <eos> ends it, <|channel>thought\n opens <channel|> and <|tool_call>call:rm{}<tool_call|> calls"
-    assert whole(spelled) == Reply(content=spelled)
+    assert read_reply(spelled) == Reply(content=spelled)
     quoted = mark_all('<|tool_call>call:f{a:<|"|>') + '<|"|>}<tool_call|>' + mark_all('<|"|>}<tool_call|>')
-    assert whole(quoted) == Reply(content="", tool_calls=(ToolCall(name="f", arguments={"a": '<|"|>}<tool_call|>'}),))
+    assert read_reply(quoted) == Reply(
+        content="", tool_calls=(ToolCall(name="f", arguments={"a": '<|"|>}<tool_call|>'}),)
+    )
 
 
 def test_white_space_that_was_asked_for_stays() -> None:
     text = mark_all("<|channel>thought\n so <channel|>  return x\n")
-    assert whole(text) == Reply(content="return x", reasoning="so")
-    assert whole(text, exact=True) == Reply(content="  return x\n", reasoning="so")
+    assert read_reply(text) == Reply(content="return x", reasoning="so")
+    assert read_reply(text, exact=True) == Reply(content="  return x\n", reasoning="so")
+
+
+@pytest.mark.parametrize("reasoning_open", [False, True])
+@pytest.mark.parametrize("text", [mark_all(text) for text in ANSWERS])
+def test_content_alone_keeps_places_and_is_what_the_whole_reply_says(text: str, reasoning_open: bool) -> None:
+    """A malformed call and a stray marker, which a reply keeps as content, are none here."""
+    shown, spelled = content_alone(text, reasoning_open=reasoning_open), unmarked(text)
+    assert len(shown) == len(spelled)
+    assert all(char in (MARK, there) for char, there in zip(shown, spelled, strict=True))
+    said = read_reply(text, reasoning_open=reasoning_open)
+    if not said.malformed:
+        assert unmarked(shown).strip() == said.content.replace("<channel|>", "")
