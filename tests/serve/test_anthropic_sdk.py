@@ -95,7 +95,7 @@ def test_a_stream_adds_up_to_the_whole(client: anthropic.Anthropic) -> None:
     assert final.usage.output_tokens == whole.usage.output_tokens
 
 
-def test_usage_is_the_same_wherever_it_is_told(llm: LLM) -> None:
+def test_usage_tells_what_the_cache_saved_as_soon_as_it_is_known(llm: LLM) -> None:
     """The engine of the script takes three tokens of the prompt from its cache."""
     asked: dict[str, Any] = {"model": "scripted", "max_tokens": 64, "messages": HELLO}
     with (
@@ -104,13 +104,35 @@ def test_usage_is_the_same_wherever_it_is_told(llm: LLM) -> None:
     ):
         whole = client.messages.create(**asked)
         start, *_, delta, _ = client.messages.create(**asked, stream=True)
-        counted = client.messages.count_tokens(model="scripted", messages=HELLO)
-    assert whole.redraft["stats"]["cached_tokens"] == 3  # type: ignore[attr-defined]
-    assert (start.type, delta.type) == ("message_start", "message_delta")
-    assert start.message.usage.to_dict() == whole.usage.to_dict() | {"output_tokens": 0}
-    assert delta.usage.to_dict() == whole.usage.to_dict()
-    assert whole.usage.input_tokens == counted.input_tokens
-    assert whole.usage.output_tokens == len(llm.tokenizer.encode("Yes, ") + llm.tokenizer.encode("certainly."))
+        with client.messages.stream(**asked) as stream:
+            final = stream.get_final_message()
+        prompt = client.messages.count_tokens(model="scripted", messages=HELLO).input_tokens
+    written = len(llm.tokenizer.encode("Yes, ") + llm.tokenizer.encode("certainly."))
+    known = {"input_tokens": prompt - 3, "cache_read_input_tokens": 3, "cache_creation_input_tokens": 0}
+    assert start.type == "message_start"
+    assert delta.type == "message_delta"
+    assert start.message.usage.to_dict() == known | {
+        "input_tokens": prompt, "cache_read_input_tokens": 0, "output_tokens": 0
+    }  # fmt: skip
+    for usage in (whole.usage, delta.usage, final.usage):
+        assert usage.to_dict() == known | {"output_tokens": written}
+
+
+def test_a_prompt_read_again_comes_from_the_cache(client: anthropic.Anthropic, http: httpx.Client) -> None:
+    """Whole pages of it; the rest is read anew. OpenAI's endpoints say the same in their words."""
+    messages: list[Any] = [{"role": "user", "content": "cached words " * 200}]
+    asked: dict[str, Any] = {"model": "random", "max_tokens": 8, "messages": messages}
+    first = client.messages.create(**asked).usage
+    with client.messages.stream(**asked) as stream:
+        again = stream.get_final_message().usage
+    assert first.cache_read_input_tokens == 0
+    assert again.cache_read_input_tokens
+    assert again.input_tokens + again.cache_read_input_tokens == first.input_tokens
+    chat = http.post("/v1/chat/completions", json=asked).json()["usage"]
+    responses = http.post("/v1/responses", json={"model": "random", "input": messages, "max_output_tokens": 8}).json()
+    assert chat["prompt_tokens"] == responses["usage"]["input_tokens"] == first.input_tokens
+    details = chat["prompt_tokens_details"], responses["usage"]["input_tokens_details"]
+    assert [each["cached_tokens"] for each in details] == [again.cache_read_input_tokens] * 2
 
 
 def test_a_stop_sequence_does_not_cut_a_call(client: anthropic.Anthropic) -> None:

@@ -67,7 +67,7 @@ class MessageWriter:
         (reply,) = await read_all(answers)
         more = extras(reply.end, answers.plan.requests[0].settings, self.tokenizer, confidence=False)
         return self._message(answers.plan) | self._ending(reply, answers.plan) | {
-            "content": _whole_blocks(reply.pieces), "usage": _usage(answers.plan, reply.end.stats.tokens),
+            "content": _whole_blocks(reply.pieces), "usage": _usage(answers.plan, reply.end),
             "redraft": more,
         }  # fmt: skip
 
@@ -91,13 +91,13 @@ class MessageWriter:
     def _message(self, plan: Plan) -> dict[str, Any]:
         return {
             "id": self.id, "type": "message", "role": "assistant", "model": self.body.model, "content": [],
-            "stop_reason": None, "stop_sequence": None, "usage": _usage(plan, 0),
+            "stop_reason": None, "stop_sequence": None, "usage": _usage(plan),
         }  # fmt: skip
 
     def _delta(self, reply: Reply, plan: Plan) -> dict[str, Any]:
-        usage = _usage(plan, reply.end.stats.tokens)
         more = extras(reply.end, plan.requests[0].settings, self.tokenizer, confidence=False)
-        return {"type": "message_delta", "delta": self._ending(reply, plan), "usage": usage, "redraft": more}
+        return {"type": "message_delta", "delta": self._ending(reply, plan), "usage": _usage(plan, reply.end),
+                "redraft": more}  # fmt: skip
 
     def _ending(self, reply: Reply, plan: Plan) -> dict[str, Any]:
         if reply.end.finish_reason != "stop":
@@ -174,11 +174,16 @@ def _tool_use(call: Call) -> dict[str, Any]:
     return {"type": "tool_use", "id": call.id.replace("call_", "toolu_"), "name": call.call.name}
 
 
-def _usage(plan: Plan, written: int) -> dict[str, Any]:
-    """Count the whole prompt as input: what the prefix cache saves is not known yet when a stream begins."""
+def _usage(plan: Plan, finished: Finished | None = None) -> dict[str, Any]:
+    """Count the tokens read and written so far.
+
+    Input tokens are those of the prompt that were not read from the prefix cache. How many were is known once the
+    answer has `finished`; until then, all of the prompt counts as input. The last count of a stream replaces the first.
+    """
+    cached, written = (finished.stats.cached_tokens, finished.stats.tokens) if finished else (0, 0)
     return {
-        "input_tokens": plan.prompt_tokens,
+        "input_tokens": plan.prompt_tokens - cached,
         "output_tokens": written,
-        "cache_read_input_tokens": 0,
+        "cache_read_input_tokens": cached,
         "cache_creation_input_tokens": 0,
     }
