@@ -341,6 +341,18 @@ def test_thoughts_words_and_calls_are_blocks(llm: LLM) -> None:
         assert answer.stop_reason == "tool_use"
 
 
+def test_a_streamed_thought_ends_with_a_signature(llm: LLM) -> None:
+    """As Anthropic's do; the AI SDK drops thoughts without one from the next request."""
+    asked: dict[str, Any] = {"model": "scripted", "max_tokens": 64, "messages": HELLO, "tools": [WEATHER]}
+    with (
+        scripted_server(llm, ScriptedEngine(llm, lambda request: ANSWER)) as url,
+        anthropic.Anthropic(base_url=url, api_key="any") as client,
+    ):
+        events = list(client.messages.create(**asked, stream=True))
+    deltas = [event.delta for event in events if event.type == "content_block_delta" and event.index == 0]
+    assert [delta.type for delta in deltas] == ["thinking_delta", "thinking_delta", "signature_delta"]
+
+
 def test_words_behind_a_call_are_a_block_of_their_own(llm: LLM) -> None:
     script = ["I look.<|tool_call>call:f{}<tool_call|> Or ", "there:<|tool_call>call:f{}<tool_call|>"]
     for answer in whole_and_streamed(llm, script):

@@ -153,6 +153,8 @@ class _Blocks:
                 yield from self.close()
 
     def close(self) -> Iterator[dict[str, Any]]:
+        if self._open is Reasoning:  # clients that see no signature do not send the thought back
+            yield self._delta({"type": "signature_delta", "signature": ""})
         if self._open is not None:
             self._open = None
             yield {"type": "content_block_stop", "index": self._index}
