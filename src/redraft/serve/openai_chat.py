@@ -63,7 +63,7 @@ class ChatWriter:
         choices = [self._choice(i, reply, answers.plan) for i, reply in enumerate(replies)]
         return self._envelope("chat.completion") | {"choices": choices, "usage": usage(answers.plan, finished(replies))}
 
-    async def chunks(self, answers: Answers) -> AsyncGenerator[str]:
+    async def events(self, answers: Answers) -> AsyncGenerator[str]:
         """Yield the events of a streamed answer; a failure along the way also becomes an event."""
         replies = new_replies(answers.plan)
         try:

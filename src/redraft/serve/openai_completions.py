@@ -71,7 +71,7 @@ class CompletionWriter:
         ]
         return self._envelope() | {"choices": choices, "usage": usage(answers.plan, in_order)}
 
-    async def chunks(self, answers: Answers) -> AsyncGenerator[str]:
+    async def events(self, answers: Answers) -> AsyncGenerator[str]:
         """Yield the events of a streamed answer; a failure along the way also becomes an event."""
         ended: dict[int, Finished] = {}
         try:
@@ -106,7 +106,7 @@ class CompletionWriter:
         usage = usage_of(ended.stats.prompt_tokens, ended.stats.tokens, ended.stats.cached_tokens)
         return self._envelope() | {"choices": [choice], "usage": usage}
 
-    async def filled_chunks(self, whole: dict[str, Any]) -> AsyncGenerator[str]:
+    async def filled_events(self, whole: dict[str, Any]) -> AsyncGenerator[str]:
         """Stream a filled hole. It settles as a whole, so it is one chunk."""
         (choice,) = whole["choices"]
         yield self._chunk(choice)

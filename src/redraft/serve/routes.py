@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from functools import partial
+from typing import Any, Protocol
 
 from fastapi import APIRouter, Request, Response
 
@@ -26,26 +27,27 @@ router = APIRouter(tags=["answers"], route_class=JsonRoute)
 _Body = ChatRequest | CompletionRequest | MessagesRequest | ResponsesRequest
 
 
+class _Writer(Protocol):
+    """Writes the answers to one request in the shape of its endpoint."""
+
+    async def whole(self, answers: Answers) -> dict[str, Any]: ...
+    def events(self, answers: Answers) -> AsyncGenerator[str]: ...
+
+
 @router.post("/v1/chat/completions")
 async def chat_completions(request: Request, body: ChatRequest) -> Response:
     """Answer a conversation, in OpenAI's shape."""
     service = service_of(request)
-    answers = await _begin(request, body, partial(plan_chat, service.planner, body), body.asker)
     writer = ChatWriter(body, service.llm.tokenizer, fingerprint(service), _id(request))
-    if body.stream:
-        return _stream(service, answers, writer.chunks(answers))
-    return Json(await until_disconnect(request, writer.whole(answers)))
+    return await _answer(request, body, partial(plan_chat, service.planner, body), writer)
 
 
 @router.post("/v1/responses")
 async def responses(request: Request, body: ResponsesRequest) -> Response:
     """Answer a conversation, in the shape of OpenAI's Responses API. Nothing is stored."""
     service = service_of(request)
-    answers = await _begin(request, body, partial(plan_response, service.planner, body), body.asker)
     writer = ResponseWriter(body, service.llm.tokenizer, _id(request))
-    if body.stream:
-        return _stream(service, answers, writer.events(answers))
-    return Json(await until_disconnect(request, writer.whole(answers)))
+    return await _answer(request, body, partial(plan_response, service.planner, body), writer)
 
 
 @router.post("/v1/completions")
@@ -55,40 +57,47 @@ async def completions(request: Request, body: CompletionRequest) -> Response:
     writer = CompletionWriter(body, service.llm.tokenizer, fingerprint(service), _id(request))
     if body.suffix is not None:
         return await _fill(request, service, body, writer)
-    answers = await _begin(request, body, partial(plan_completion, service.planner, body), body.user)
-    if body.stream:
-        return _stream(service, answers, writer.chunks(answers))
-    return Json(await until_disconnect(request, writer.whole(answers)))
+    return await _answer(request, body, partial(plan_completion, service.planner, body), writer)
 
 
 @router.post("/v1/messages")
 async def messages(request: Request, body: MessagesRequest) -> Response:
     """Answer a conversation, in Anthropic's shape."""
     service = service_of(request)
-    user = body.metadata.user_id if body.metadata else None
-    answers = await _begin(request, body, partial(plan_messages, service.planner, body), user)
     writer = MessageWriter(body, service.llm.tokenizer, _id(request))
-    if body.stream:
-        return _stream(service, answers, writer.events(answers))
-    return Json(await until_disconnect(request, writer.whole(answers)))
+    return await _answer(request, body, partial(plan_messages, service.planner, body), writer)
 
 
 @router.post("/v1/drafts")
 async def drafts(request: Request, body: DraftsRequest) -> Response:
     """Answer a conversation and show the canvas as it settles: a server-sent event for every denoising step."""
     service = service_of(request)
-    plan = partial(plan_chat, service.planner, body, drafts=True)
-    answers = await _begin(request, body, plan, body.asker)
+    answers = await _begin(request, body, partial(plan_chat, service.planner, body, drafts=True))
     events = draft_events(answers, service.llm.tokenizer, service.llm.eos_ids, _id(request))
     return _stream(service, answers, events)
 
 
-async def _begin(request: Request, body: _Body, plan: Callable[[], Plan], user: str | None) -> Answers:
+async def _answer(request: Request, body: _Body, plan: Callable[[], Plan], writer: _Writer) -> Response:
+    """Answer as planned, whole or streamed."""
+    answers = await _begin(request, body, plan)
+    if body.stream:
+        return _stream(service_of(request), answers, writer.events(answers))
+    return Json(await until_disconnect(request, writer.whole(answers)))
+
+
+async def _begin(request: Request, body: _Body, plan: Callable[[], Plan]) -> Answers:
     """Plan, and hand the plan to the engine; note the user for the log."""
-    facts = request.state.context.facts
-    facts |= _asker(user)
+    facts = _facts(request, body)
     begun = service_of(request).begin(plan, body.timeout, size=request_cost(request, body), facts=facts)
     return await until_disconnect(request, begun)
+
+
+def _facts(request: Request, body: _Body) -> dict[str, Any]:
+    """The facts of the request's log line, with the user if there is one."""
+    facts = request.state.context.facts
+    if body.end_user is not None:
+        facts["user"] = body.end_user
+    return facts
 
 
 def _id(request: Request) -> str:
@@ -100,14 +109,9 @@ def _stream(service: Service, answers: Answers, events: AsyncGenerator[str]) -> 
     return EventStream(events, answers.close, limit=service.settings.reading_limit)
 
 
-def _asker(user: str | None) -> dict[str, str]:
-    return {} if user is None else {"user": user}
-
-
 async def _fill(request: Request, service: Service, body: CompletionRequest, writer: CompletionWriter) -> Response:
-    facts = request.state.context.facts
-    facts |= _asker(body.user)
+    facts = _facts(request, body)
     whole = await until_disconnect(request, writer.filled(service, request.state.context.size))
     if service.settings.log_prompts:
         facts |= {"prompts": [body.prompt, body.suffix], "texts": [choice["text"] for choice in whole["choices"]]}
-    return EventStream(writer.filled_chunks(whole)) if body.stream else Json(whole)
+    return EventStream(writer.filled_events(whole)) if body.stream else Json(whole)

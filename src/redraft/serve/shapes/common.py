@@ -172,8 +172,8 @@ class Caller(Shape):
     prompt_cache_retention: Annotated[str | None, Field(description="Ignored, as prompt_cache_key is.")] = None
 
     @property
-    def asker(self) -> str | None:
-        """The name of whoever asks, for the log."""
+    def end_user(self) -> str | None:
+        """Who asks, for the log."""
         return self.user or self.safety_identifier
 
 

@@ -66,6 +66,11 @@ class CompletionRequest(Streamed, Settings, Constraints):
             if value is not None and value is not False and (name, value) != ("n", 1):
                 raise contradiction(name, f"suffix and {name} cannot be combined")
 
+    @property
+    def end_user(self) -> str | None:
+        """Who asks, for the log."""
+        return self.user
+
     def prompts(self) -> list[str] | list[list[int]]:
         """Return the prompts as a list, whichever of the four forms they have."""
         prompt = self.prompt

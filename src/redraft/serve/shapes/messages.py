@@ -306,6 +306,11 @@ class MessagesRequest(CountRequest, Settings, Constraints):
             one_schema(self, "output_config.format", None)
         return self
 
+    @property
+    def end_user(self) -> str | None:
+        """Who asks, for the log."""
+        return self.metadata and self.metadata.user_id
+
     def names(self) -> dict[str, str]:
         """Map the engine's names, and places in what chat templates read, to this request's."""
         form = dict.fromkeys(self.format_constraint(), "output_config.format")
