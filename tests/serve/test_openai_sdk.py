@@ -60,13 +60,17 @@ def test_without_a_seed_answers_differ_and_the_seed_is_told(client: openai.OpenA
 def test_what_changes_no_answer_is_taken(client: openai.OpenAI) -> None:
     asked: dict[str, Any] = {"model": "random", "seed": 7, "max_tokens": 16}
     plain = client.chat.completions.create(messages=cast(Any, HELLO), **asked)
-    named = cast(Any, [HELLO[0] | {"name": "Ana"}])
+    parts = [{"type": "text", "text": "Hello!", "prompt_cache_breakpoint": {"mode": "explicit"}}]
+    named = cast(Any, [{"role": "user", "content": parts, "name": "Ana"}])
     caller: dict[str, Any] = {
         "metadata": {"a": "b"}, "safety_identifier": "d", "prompt_cache_key": "c", "prompt_cache_retention": "24h",
+        "prompt_cache_options": {"ttl": "30m"},
     }  # fmt: skip
     more = client.chat.completions.create(messages=named, verbosity="medium", **caller, **asked)
     assert more.choices[0].message.content == plain.choices[0].message.content
-    response = client.responses.create(input="Hello!", model="random", max_output_tokens=16, **caller)
+    part: Any = {"type": "input_text", "text": "Hello!", "prompt_cache_breakpoint": {"mode": "explicit"}}
+    said: Any = [{"role": "user", "content": [part]}]
+    response = client.responses.create(input=said, model="random", max_output_tokens=16, **caller)
     assert response.metadata == {"a": "b"}
 
 

@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from redraft.serve.shapes.common import (
     MAX_CHOICES,
+    Cacheable,
     Caller,
     ClientTool,
     Constraints,
@@ -30,7 +31,7 @@ _PARSED = "Added by OpenAI's client to an answer that it has parsed; ignored."
 Name = Annotated[str | None, Field(description="Who is speaking; the model sees it if its chat template shows names.")]
 
 
-class TextPart(Shape):
+class TextPart(Cacheable):
     """A piece of text in a message's content."""
 
     type: Literal["text"]
@@ -44,7 +45,7 @@ class ImageUrl(Shape):
     detail: Literal["auto", "low", "high"] | None = None
 
 
-class ImagePart(Shape):
+class ImagePart(Cacheable):
     """An image."""
 
     type: Literal["image_url"]

@@ -163,13 +163,23 @@ class Settings(Sampling):
     timeout: Annotated[float, Field(gt=0, description="Seconds after which the answer is cut off.")] | None = None
 
 
+_CACHED = Field(exclude=True, description="Ignored: equal beginnings of prompts are computed only once anyway.")
+
+
+class Cacheable(Shape):
+    """A part of a message in OpenAI's requests, after which a client may want the prompt to be cached."""
+
+    prompt_cache_breakpoint: Annotated[dict[str, Any] | None, _CACHED] = None
+
+
 class Caller(Shape):
     """Who asks, and how to cache, in OpenAI's requests for an answer: fields that never change it."""
 
     user: Annotated[str, Field(max_length=512)] | None = None
     safety_identifier: Annotated[str, Field(max_length=512)] | None = None
-    prompt_cache_key: Annotated[str | None, Field(description="Ignored: equal beginnings are computed once.")] = None
-    prompt_cache_retention: Annotated[str | None, Field(description="Ignored, as prompt_cache_key is.")] = None
+    prompt_cache_key: Annotated[str | None, _CACHED] = None
+    prompt_cache_options: Annotated[dict[str, Any] | None, _CACHED] = None
+    prompt_cache_retention: Annotated[str | None, _CACHED] = None
 
     @property
     def end_user(self) -> str | None:

@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from redraft.serve.shapes.chat import FunctionCall, FunctionDeclaration, MediaPart, NamedFunction
 from redraft.serve.shapes.common import (
+    Cacheable,
     Caller,
     ClientTool,
     Constraints,
@@ -32,14 +33,14 @@ _ECHOED = "Sent back as part of an answer's item; ignored."
 Echoed = Annotated[Any, Field(exclude=True, description=_ECHOED)]
 
 
-class InputText(Shape):
+class InputText(Cacheable):
     """Text."""
 
     type: Literal["input_text"]
     text: str
 
 
-class InputImage(Shape):
+class InputImage(Cacheable):
     """An image as a data URL; `detail` works as in chat."""
 
     type: Literal["input_image"]
