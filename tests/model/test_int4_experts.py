@@ -139,6 +139,19 @@ def test_more_weights_than_memory_are_refused(full: Path, monkeypatch: pytest.Mo
     assert kinds_of(on_cpu(full, quantization="int4")) == {Int4Experts}
 
 
+def test_experts_that_an_adapter_makes_plain_are_counted_in_full(full: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = load_model(full, "cpu")
+    dense, experts = (random_adapter(network, 1, names) for names in (r"q_proj", r"layers\.0\.experts"))
+    needed = cpu_bytes(network.config, "fp32", network.config.num_hidden_layers - 1)
+    monkeypatch.setattr("redraft.model.weights.machine_memory", lambda: needed - 1)
+    assert kinds_of(on_cpu(full, dense, quantization="int4")) == {Int4Experts}
+    for quantization in (None, "int4"):
+        with pytest.raises(SettingError, match="would not fit either"):
+            on_cpu(full, experts, quantization=quantization)
+    monkeypatch.setattr("redraft.model.weights.machine_memory", lambda: needed)
+    assert kinds_of(on_cpu(full, experts, quantization="int4")) == {Int4Experts, Experts}
+
+
 def test_what_cannot_be_is_said(quantized: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="stay in INT4"):
         save_model(on_cpu(quantized), tmp_path / "saved")

@@ -1,5 +1,6 @@
 """Loading into packed form: formats, what a GPU must have, and the sentences that say what is missing."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,10 @@ import torch
 import redraft
 from random_adapter import random_adapter
 from redraft.bench.random_weights import random_model
+from redraft.config import ModelConfig
 from redraft.errors import SettingError
 from redraft.kernels.triton.experts import format_of
-from redraft.model import Transformer
+from redraft.model import Transformer, quantize
 from redraft.model.adapters import Adapter, with_adapter
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.folders import resolve_folder
@@ -39,6 +41,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("nano")
     save_model(model, path)
     return path
+
+
+def weight_names(config: ModelConfig) -> list[str]:
+    with torch.device("meta"):
+        return list(Transformer(config).state_dict())
+
+
+def stored_in(config: ModelConfig, format: str) -> dict[str, str]:
+    """The number formats of a folder that `redraft quantize` wrote."""
+    formats = {name: quantize.format_of(name, format) for name in weight_names(config)}
+    return {name: format for name, format in formats.items() if format is not None}
 
 
 def packed_from(folder: Path, adapter: Adapter | None = None, **given: str | None) -> PackedTransformer:
@@ -174,19 +187,55 @@ def test_several_gpus_take_only_what_the_kernels_take(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("format", ["fp8", "int4", "nvfp4"])
-def test_memory_is_counted_as_stored_weights_are_packed(folder: Path, tmp_path: Path, format: str) -> None:
+def test_memory_is_counted_as_stored_weights_are_packed(format: str) -> None:
     """Experts alone in NVFP4, as NVIDIA stores them, become FP8 and leave attention and dense MLP in full."""
-    config, full = preset("26b-a4b"), Checkpoint(folder)
+    config = preset("26b-a4b")
     if format == "nvfp4":
-        stored = {name: format for name in full.shapes if ".experts." in name}
+        stored = {name: format for name in weight_names(config) if ".experts." in name}
         free = 22_837_985_280 + 2 * (25_250_986_812 - 22_837_985_280) + 400_000_000  # of which scales take 0.2 GB
     else:
-        quantize_folder(folder, tmp_path / "q", format)
-        stored = Checkpoint(tmp_path / "q").formats
+        stored = stored_in(config, format)
         free = {"fp8": 26_300_000_000, "int4": 15_500_000_000}[format]
     check_room(config, None, (CUDA,), stored=stored, free=free + WORKING_BYTES)
     with pytest.raises(SettingError, match="too little"):
         check_room(config, None, (CUDA,), stored=stored, free=free - 400_000_000 + WORKING_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("changed", "more"),
+    [
+        (r"experts\.down", 22.773),  # both weights of the experts become plain
+        (r"layers\.0\.experts", 0.759),
+        (r"layers\.\d+\.mlp", 0.534),
+        (r"router|norm", 0.0),
+    ],
+)
+def test_memory_is_counted_for_what_an_adapter_makes_plain(changed: str, more: float) -> None:
+    """A GPU would run out of it in the middle of loading."""
+    config = preset("26b-a4b")
+    stored, names = stored_in(config, "fp8"), {name for name in weight_names(config) if re.search(changed, name)}
+
+    def fits(free: int, asked: str | None, changed: set[str]) -> bool:
+        try:
+            check_room(config, asked, (CUDA,), stored=stored, changed=changed, free=free)
+        except SettingError:
+            return False
+        return True
+
+    least = 27_586_000_000
+    assert fits(least, None, set())
+    assert not fits(least - 2_000_000, None, set())
+    assert fits(least, "fp8", names)  # all are rounded again
+    assert fits(least + int((more + 0.01) * 1e9), None, names)
+    assert not fits(least + int((more - 0.01) * 1e9), None, names)
+
+
+def test_a_product_that_is_plain_in_part_is_counted_as_plain() -> None:
+    """Some writers leave whole layers in full; and one plain weight widens the others of its product."""
+    config = preset("26b-a4b")
+    stored = {name: format for name, format in stored_in(config, "fp8").items() if not name.startswith("layers.0.")}
+    with pytest.raises(SettingError, match=r"needs 28\.4 GB in fp8"):
+        check_room(config, None, (CUDA,), stored=stored, free=28_000_000_000)
 
 
 def test_no_format_is_advised_that_stored_weights_cannot_take() -> None:

@@ -50,12 +50,12 @@ class Part:
         if kept_as is None:
             return self.total * BYTES_PER_PARAMETER["bf16"]
         rest = self.each - sum(rows * inputs for rows, inputs in self.matrices)
-        matrices = sum(_matrix_bytes(rows, inputs, kept_as) for rows, inputs in self.matrices)
+        matrices = sum(matrix_bytes(rows, inputs, kept_as) for rows, inputs in self.matrices)
         return self.count * (rest * BYTES_PER_PARAMETER["bf16"] + matrices)
 
 
-def _matrix_bytes(rows: int, inputs: int, format: str) -> int:
-    """fp8 has an fp32 scale per row, int4 a bf16 scale per 64 inputs, nvfp4 one byte per 16."""
+def matrix_bytes(rows: int, inputs: int, format: str) -> int:
+    """Bytes of a matrix: fp8 has an fp32 scale per row, int4 a bf16 scale per 64 inputs, nvfp4 one byte per 16."""
     if format == "fp8":
         return rows * inputs + 4 * rows
     return rows * inputs // 2 + (rows * inputs // 64 * 2 if format == "int4" else rows * inputs // 16)

@@ -85,6 +85,10 @@ class Adapter:
         rank = self.factors[name].rank
         return self.alpha / (math.sqrt(rank) if self.rank_stabilised else rank)
 
+    def changes_experts(self, layer: int) -> bool:
+        """Whether it changes the experts of a layer."""
+        return any(name.startswith(f"layers.{layer}.experts.") for name in self.factors)
+
     def delta(self, name: str) -> Tensor:
         """The change to one weight, fp32. Raises `CheckpointError` if it is not finite."""
         delta = self.factors[name].product() * self.scale(name)
@@ -152,8 +156,7 @@ def with_adapter(model: Transformer, adapter: Adapter) -> Transformer:
 def _widen_experts(model: Transformer, adapter: Adapter) -> None:
     """Give plain weights to INT4 experts that an adapter changes."""
     for number, layer in enumerate(model.layers):
-        changed = any(name.startswith(f"layers.{number}.experts.") for name in adapter.factors)
-        if changed and isinstance(layer.experts, Int4Experts):
+        if isinstance(layer.experts, Int4Experts) and adapter.changes_experts(number):
             layer.experts = layer.experts.widened(model.config, model.dtype)
 
 

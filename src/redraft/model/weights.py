@@ -19,6 +19,7 @@ from redraft.errors import CheckpointError, SettingError
 from redraft.kernels import native
 from redraft.kernels.cpu import input_major, keep_freed_memory
 from redraft.model.accounting import bytes_in, cpu_bytes, vision_parts
+from redraft.model.adapters import Adapter, merge
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.files import INDEX_FILE, SINGLE_FILE
 from redraft.model.folders import CONFIG_FILE, read_json, resolve_folder, write_json
@@ -86,16 +87,23 @@ def load_vision(
     return vision
 
 
-def load_for_cpu(checkpoint: Checkpoint, dtype: torch.dtype, *, int4: bool = False) -> Transformer:
-    """The model of an open folder for inference on a CPU, through its kernels.
+def load_for_cpu(
+    checkpoint: Checkpoint, dtype: torch.dtype, *, int4: bool = False, adapter: Adapter | None = None
+) -> Transformer:
+    """The model of an open folder for inference on a CPU, through its kernels, with an adapter folded in.
 
-    Experts stored in INT4 stay in INT4, and with `int4` all experts are converted to it. Raises `SettingError` for
-    shapes and stored formats that do not allow it, and for weights larger than the machine's memory.
+    Experts stored in INT4 stay in INT4, and with `int4` all experts are converted to it, except for layers whose
+    experts the adapter changes. Raises `SettingError` for shapes and stored formats that do not allow it, and for
+    weights larger than the machine's memory.
     """
     check_requantization(checkpoint.formats, "int4" if int4 else None)
     layers = int4_layers(checkpoint, asked=int4)
-    _check_memory(checkpoint, dtype, len(layers))
+    allowed = [layer for layer in range(checkpoint.config.num_hidden_layers)
+               if adapter is None or not adapter.changes_experts(layer)]  # fmt: skip
+    _check_memory(checkpoint, dtype, len({*layers}.intersection(allowed)), len(allowed))
     transformer = filled(checkpoint, torch.device("cpu"), dtype, layers)
+    if adapter is not None:
+        merge(transformer, adapter)
     through_kernels(transformer)
     return transformer
 
@@ -126,11 +134,14 @@ def save_model(model: Transformer, folder: str | Path, *, max_shard_size: int = 
 # --- loading -----------------------------------------------------------------------------------------------------
 
 
-def _check_memory(checkpoint: Checkpoint, dtype: torch.dtype, int4_layers: int) -> None:
-    """Raise `SettingError` for weights larger than this machine's memory: the system would kill the process."""
+def _check_memory(checkpoint: Checkpoint, dtype: torch.dtype, int4_layers: int, most: int) -> None:
+    """Raise `SettingError` for weights larger than this machine's memory: the system would kill the process.
+
+    Experts of `int4_layers` layers stay in INT4; of `most` they could.
+    """
     config, room, name = checkpoint.config, machine_memory(), "bf16" if dtype == torch.bfloat16 else "fp32"
     vision = bytes_in(vision_parts(config), name) if checkpoint.has_vision else 0
-    needed, smallest = (cpu_bytes(config, name, count) + vision for count in (int4_layers, config.num_hidden_layers))
+    needed, smallest = (cpu_bytes(config, name, count) + vision for count in (int4_layers, most))
     if room is None or needed <= room:
         return
     advice = "quantization='int4' would fit" if smallest <= room else "INT4 would not fit either"

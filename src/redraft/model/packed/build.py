@@ -23,7 +23,7 @@ from redraft.kernels.triton.residuals import AfterAttention, AfterExperts
 from redraft.model.layouts import Source, Weight, chunks, join
 from redraft.model.packed.tensor_parallel import check_tensor_parallel, shard_config, shard_experts, shard_source
 from redraft.model.packed.vocabulary import Vocabulary, pack_vocabulary
-from redraft.model.packed.weights import PackedLayer, PackedModel, Shard
+from redraft.model.packed.weights import PackedLayer, PackedModel, Shard, products
 from redraft.model.quantize import check_format
 from redraft.model.rope import inverse_frequencies
 from redraft.quant.fp8 import quantize_fp8
@@ -154,15 +154,8 @@ class _Packer:
 
     def layer_fields(self, number: int) -> _Fields:
         """The matrix fields of a layer."""
-        at, heads = f"layers.{number}.", "qkv" if self.config.is_sliding(number) else "qk"
-        return {
-            "qkv": (self.dense, tuple(f"{at}attention.{part}_proj.weight" for part in heads)),
-            "out": (self.dense, (f"{at}attention.o_proj.weight",)),
-            "gate_up": (self.dense, (f"{at}mlp.gate_proj.weight", f"{at}mlp.up_proj.weight")),
-            "down": (self.dense, (f"{at}mlp.down_proj.weight",)),
-            "router": (self.plain, (f"{at}router.proj.weight",)),
-            "experts": (self.experts, (f"{at}experts.gate_up_proj", f"{at}experts.down_proj")),
-        }
+        others = {"router": self.plain, "experts": self.experts}
+        return {field: (others.get(field, self.dense), names) for field, names in products(self.config, number).items()}
 
     def soft_fields(self) -> _Fields:
         """The matrix fields of self-conditioning."""

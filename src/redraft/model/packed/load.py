@@ -39,9 +39,8 @@ def load_for_inference(
         sentence = "vocabulary_dtype is 'fp8'; that needs a GPU and bfloat16, or quantization 'fp8'."
         raise SettingError(sentence, "vocabulary_dtype")
     if on_cpu:
-        plain = load_for_cpu(checkpoint, dtype, int4=settings.quantization == "int4")
-    else:
-        plain = filled(checkpoint, target, dtype)
+        return load_for_cpu(checkpoint, dtype, int4=settings.quantization == "int4", adapter=adapter)
+    plain = filled(checkpoint, target, dtype)
     if adapter is not None:
         merge(plain, adapter)
     return plain
@@ -58,7 +57,12 @@ def load_packed(
     """
     config, (target, *other_devices) = checkpoint.config, settings.devices
     fp8 = check_fit(
-        config, settings, stored=checkpoint.formats, int4_groups=checkpoint.int4_groups, vision=checkpoint.has_vision
+        config,
+        settings,
+        stored=checkpoint.formats,
+        int4_groups=checkpoint.int4_groups,
+        vision=checkpoint.has_vision,
+        changed=frozenset() if adapter is None else adapter.factors.keys(),
     )
     dtype = resolve_dtype(settings.dtype, target, checkpoint.dtype)
     read = checkpoint.weight if adapter is None else adapter.applied(checkpoint.weight)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Collection, Mapping, Sequence, Set
 
 import torch
 
@@ -11,8 +12,10 @@ from redraft.errors import SettingError
 from redraft.model import accounting
 from redraft.model.packed.settings import WeightSettings
 from redraft.model.packed.tensor_parallel import SHARDED, check_tensor_parallel
+from redraft.model.packed.weights import products
 from redraft.model.placement import OLDEST, OLDEST_FP8, lacks_fp8
 from redraft.model.quantize import FORMATS, check_requantization, format_of, requantization_refusal
+from redraft.model.transformer import Transformer
 from redraft.quant.prepare import check_int4_group
 
 MULTIPLE = 16
@@ -32,11 +35,13 @@ def check_fit(
     stored: Mapping[str, str] | None = None,
     int4_groups: Collection[int] = (),
     vision: bool = False,
+    changed: Set[str] = frozenset(),
 ) -> bool:
     """Raise `SettingError` if a model cannot be packed as asked; returns whether its vocabulary is kept in FP8.
 
     `stored` are the number formats, by name, of weights that already have one, `int4_groups` the sizes of groups in
-    those in INT4, and `vision` says whether they include a vision tower.
+    those in INT4, `vision` says whether they include a vision tower, and `changed` are the names of weights that an
+    adapter changes.
     """
     target = settings.devices[0]
     check_tensor_parallel(config, len(settings.devices))
@@ -47,7 +52,7 @@ def check_fit(
     for group in sorted(int4_groups):
         check_int4_group(group)
     fp8 = fp8_vocabulary(config, settings.vocabulary_dtype, target, quantized=quantized)
-    check_room(config, settings.quantization, settings.devices, stored=stored, vision=vision)
+    check_room(config, settings.quantization, settings.devices, stored=stored, vision=vision, changed=changed)
     return fp8
 
 
@@ -108,15 +113,15 @@ def check_room(
     *,
     stored: Mapping[str, str] | None = None,
     vision: bool = False,
+    changed: Set[str] = frozenset(),
     free: int | None = None,
 ) -> None:
     """Raise `SettingError` if CUDA devices have too little free memory for the weights in a format and a step.
 
     Several have equal shards of the layers, and each must have room for what the first one holds besides.
 
-    `asked` is the requested quantization, `stored` the number formats, by name, of weights that already have one, and
-    `vision` says whether they include a vision tower. The message says how much is missing and which format would fit.
-    `free` bytes default to what the device reports.
+    `asked` is the requested quantization; `stored`, `vision` and `changed` are those of `check_fit`. The message says
+    how much is missing and which format would fit. `free` bytes default to what the device reports.
     """
     if devices[0].type != "cuda":
         return
@@ -124,7 +129,10 @@ def check_room(
     format = resulting_format(stored, asked)
     free = min(torch.cuda.mem_get_info(device)[0] for device in devices) if free is None else free
     more = WORKING_BYTES + (accounting.bytes_in(accounting.vision_parts(config), "bf16") if vision else 0)
-    needed = {name: _weight_bytes(config, stored, name, len(devices)) + more for name in (None, *FORMATS)}
+    needed: dict[str | None, int] = {
+        name: _weight_bytes(config, name, len(devices)) + more for name in (None, *FORMATS)
+    }
+    needed[None] -= _saved_bytes(config, stored, changed) // len(devices)
     if needed[asked] <= free:
         return
     possible = [name for name in FORMATS if not requantization_refusal(stored, name)]
@@ -148,21 +156,29 @@ def resulting_format(stored: Mapping[str, str], asked: str | None) -> str:
     return asked or ("int4" if "int4" in stored.values() else "fp8" if stored else "bf16")
 
 
-def _weight_bytes(config: ModelConfig, stored: Mapping[str, str], asked: str | None, gpus: int) -> int:
-    """Bytes that the text model's weights take on the first of some GPUs that share its layers."""
-    formats = accounting.FORMATS[asked] if asked else _kept(stored)
+def _weight_bytes(config: ModelConfig, format: str | None, gpus: int) -> int:
+    """Bytes that the text model's weights take on the first of some GPUs that share its layers; None is bf16."""
+    formats = accounting.FORMATS[format] if format else {}
     parts = [(part.bytes_as(formats), gpus if part.name in SHARDED else 1) for part in accounting.text_parts(config)]
     return sum(-(-size // among) for size, among in parts)
 
 
-def _kept(stored: Mapping[str, str]) -> dict[str, str]:
-    """Number formats, by kind, of weights loaded as stored; NVFP4, which no kernel takes, becomes FP8."""
-    kept: dict[str, str] = {}
-    for name, format in stored.items():
-        if format_of(name, "fp8"):
-            kind = "experts" if ".experts." in name else "dense"
-            kept[kind] = "int4" if (kind, format) == ("experts", "int4") else "fp8"
-    return kept
+def _saved_bytes(config: ModelConfig, stored: Mapping[str, str], changed: Set[str]) -> int:
+    """How many bytes less than in bf16 a model takes whose weights keep the number formats they are stored in.
+
+    NVFP4, which no kernel takes, becomes FP8. Weights of one product are all plain if one of them is, or is changed.
+    """
+    with torch.device("meta"):
+        weights = Transformer(config).state_dict() if stored else {}
+    kept = {name for name in stored if format_of(name, "fp8")} - changed
+    layers = (products(config, number).values() for number in range(config.num_hidden_layers))
+    saved = 0
+    for name in (name for layer in layers for names in layer if kept.issuperset(names) for name in names):
+        *lead, rows, inputs = weights[name].shape
+        format = "int4" if stored[name] == "int4" and ".experts." in name else "fp8"
+        plain, small = 2 * weights[name].numel(), accounting.matrix_bytes(math.prod(lead) * rows, inputs, format)
+        saved += plain - small
+    return saved
 
 
 def _gigabytes(count: int) -> str:

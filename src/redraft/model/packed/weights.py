@@ -46,6 +46,19 @@ class PackedLayer:
     after_experts: AfterExperts
 
 
+def products(config: ModelConfig, number: int) -> dict[str, tuple[str, ...]]:
+    """The names of the weights that make up each matrix field of layer `number`; a field's weights have one format."""
+    at, heads = f"layers.{number}.", "qkv" if config.is_sliding(number) else "qk"
+    return {
+        "qkv": tuple(f"{at}attention.{part}_proj.weight" for part in heads),
+        "out": (f"{at}attention.o_proj.weight",),
+        "gate_up": (f"{at}mlp.gate_proj.weight", f"{at}mlp.up_proj.weight"),
+        "down": (f"{at}mlp.down_proj.weight",),
+        "router": (f"{at}router.proj.weight",),
+        "experts": (f"{at}experts.gate_up_proj", f"{at}experts.down_proj"),
+    }
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shard:
     """What one GPU holds: all layers, or its shard of them, see `tensor_parallel.py`, and the whole vocabulary.
