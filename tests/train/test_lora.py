@@ -14,6 +14,7 @@ from redraft.cli.main import main
 from redraft.errors import CheckpointError, SettingError
 from redraft.model import Transformer
 from redraft.model.adapters import Adapter, load_adapter, merge, save_adapter, shapes_of, with_adapter
+from redraft.model.checkpoint import Checkpoint
 from redraft.model.initialise import initialise
 from redraft.model.names import to_hugging_face
 from redraft.model.weights import load_model, save_model
@@ -221,6 +222,17 @@ def rewritten(folder: Path, change) -> Path:
     tensors = load_file(folder / "adapter_model.safetensors")
     save_file(change(tensors), folder / "adapter_model.safetensors")
     return folder
+
+
+def test_merging_refuses_an_adapter_of_another_model_before_it_reads_weights(
+    config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    saved(config, tmp_path / "adapter")
+    save_model(plain(dataclasses.replace(config, hidden_size=64)), tmp_path / "other")
+    monkeypatch.setattr(Checkpoint, "weight", None)
+    assert main(["merge", *(str(tmp_path / name) for name in ("other", "adapter", "out"))]) == 2
+    assert "is for another model" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_adapter_for_another_model_is_named(config, tmp_path: Path) -> None:

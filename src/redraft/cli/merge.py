@@ -23,19 +23,21 @@ def merge(
     The copy has the Hugging Face layout. The sum is taken in fp32 and rounded once to the weights' own dtype. Quantized
     weights, also those that the adapter does not change, become that dtype; `redraft quantize` makes them small again.
     """
-    from redraft.model.adapters import load_adapter, shapes_of
+    import torch
+
+    from redraft.model.adapters import adapter_for
     from redraft.model.adapters import merge as fold
     from redraft.model.checkpoint import Checkpoint
     from redraft.model.folders import copy_beside, resolve_folder
     from redraft.model.placement import DTYPES
-    from redraft.model.weights import load_model, save_model
+    from redraft.model.weights import filled, save_model
     from redraft.outputs import check_new
 
     folder = resolve_folder(model)
     check_new(out)
-    change, dtype = load_adapter(adapter), Checkpoint(folder).dtype
-    network = load_model(folder, "cpu", dtype if dtype in DTYPES.values() else "float32")
-    change.check_fits(shapes_of(network), str(adapter))
+    checkpoint = Checkpoint(folder)
+    change, dtype = adapter_for(checkpoint, adapter), checkpoint.dtype
+    network = filled(checkpoint, torch.device("cpu"), dtype if dtype in DTYPES.values() else torch.float32)
     fold(network, change)
     with stopped_by_sigterm():
         save_model(network.to(dtype), out)
