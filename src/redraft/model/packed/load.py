@@ -56,14 +56,7 @@ def load_packed(
     `SettingError` for settings that the model or the device does not allow, such as a GPU that is too old or too small.
     """
     config, (target, *other_devices) = checkpoint.config, settings.devices
-    fp8 = check_fit(
-        config,
-        settings,
-        stored=checkpoint.formats,
-        int4_groups=checkpoint.int4_groups,
-        vision=checkpoint.has_vision,
-        changed=frozenset() if adapter is None else adapter.factors.keys(),
-    )
+    fp8 = check_fit(config, settings, checkpoint, changed=set() if adapter is None else adapter.factors.keys())
     dtype = resolve_dtype(settings.dtype, target, checkpoint.dtype)
     read = checkpoint.weight if adapter is None else adapter.applied(checkpoint.weight)
     given = {"dtype": dtype, "quantization": settings.quantization, "fp8_vocabulary": fp8}

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 
 import torch
 
 from redraft.config import ModelConfig
 from redraft.errors import SettingError
 from redraft.model import accounting
+from redraft.model.checkpoint import Checkpoint
 from redraft.model.packed.settings import WeightSettings
 from redraft.model.packed.tensor_parallel import SHARDED, check_tensor_parallel
 from redraft.model.packed.weights import products
@@ -31,27 +32,25 @@ WORKING_BYTES = 1_500_000_000
 def check_fit(
     config: ModelConfig,
     settings: WeightSettings,
+    checkpoint: Checkpoint | None = None,
     *,
-    stored: Mapping[str, str] | None = None,
-    int4_groups: Collection[int] = (),
-    vision: bool = False,
     changed: Set[str] = frozenset(),
 ) -> bool:
     """Raise `SettingError` if a model cannot be packed as asked; returns whether its vocabulary is kept in FP8.
 
-    `stored` are the number formats, by name, of weights that already have one, `int4_groups` the sizes of groups in
-    those in INT4, `vision` says whether they include a vision tower, and `changed` are the names of weights that an
-    adapter changes.
+    Without an open folder its weights are in full, and it has no vision tower. `changed` are the names of weights that
+    an adapter changes.
     """
-    target = settings.devices[0]
+    target, stored = settings.devices[0], {} if checkpoint is None else checkpoint.formats
     check_tensor_parallel(config, len(settings.devices))
-    quantized = resulting_format(stored or {}, settings.quantization) != "bf16"
+    quantized = resulting_format(stored, settings.quantization) != "bf16"
     check_device(target, quantized=quantized)
     if target.type == "cuda" and (wrong := misfit(config)):
         raise SettingError(f"The model's weights cannot be packed for a GPU: {wrong}.")
-    for group in sorted(int4_groups):
+    for group in sorted(set[int]() if checkpoint is None else checkpoint.int4_groups):
         check_int4_group(group)
     fp8 = fp8_vocabulary(config, settings.vocabulary_dtype, target, quantized=quantized)
+    vision = checkpoint is not None and checkpoint.has_vision
     check_room(config, settings.quantization, settings.devices, stored=stored, vision=vision, changed=changed)
     return fp8
 
@@ -120,8 +119,9 @@ def check_room(
 
     Several have equal shards of the layers, and each must have room for what the first one holds besides.
 
-    `asked` is the requested quantization; `stored`, `vision` and `changed` are those of `check_fit`. The message says
-    how much is missing and which format would fit. `free` bytes default to what the device reports.
+    `asked` is the requested quantization, `stored` the number formats, by name, of weights that already have one,
+    `vision` says whether they include a vision tower, and `changed` is that of `check_fit`. The message says how much
+    is missing and which format would fit. `free` bytes default to what the device reports.
     """
     if devices[0].type != "cuda":
         return
