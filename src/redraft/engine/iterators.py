@@ -90,6 +90,7 @@ class Iterators:
             while rest and not engine.queue_full:
                 engine.queue(rest.popleft())
             if not inbox.events:
+                assert engine.busy, "a request was told no end"  # rather than wait for it for ever
                 with self._defer_sigint(inbox):
                     self._step(engine, inbox)
         finally:
