@@ -104,24 +104,23 @@ def linear_cross_entropy(
     return total, losses[:count], hits[:count]
 
 
-def _tempered(hidden: Tensor, embedding: Tensor, temperature: Tensor, cap: float) -> tuple[Tensor, Tensor]:
-    """hidden [t,D], temperature [t] -> logits [t,V], rounded as the sampler's are, and fp32 probabilities [t,V]."""
-    logits = (soft_capped(hidden @ embedding.t(), cap) / temperature[:, None]).to(hidden.dtype)
-    return logits, logits.softmax(-1, dtype=torch.float32)
+def _tempered(hidden: Tensor, embedding: Tensor, temperature: Tensor, cap: float) -> Tensor:
+    """hidden [t,D], temperature [t] -> logits [t,V], rounded to the dtype of hidden as the sampler's are."""
+    return (soft_capped(hidden @ embedding.t(), cap) / temperature[:, None]).to(hidden.dtype)
 
 
 def _soft_chunk(hidden: Tensor, embedding: Tensor, temperature: Tensor, cap: float) -> tuple[Tensor, Tensor, Tensor]:
     """hidden [t,D], temperature [t] -> mean embeddings [t,D] (unscaled), likeliest tokens [t], entropies [t]."""
-    logits, probabilities = _tempered(hidden, embedding, temperature, cap)
+    logits = _tempered(hidden, embedding, temperature, cap)
+    probabilities = logits.softmax(-1, dtype=torch.float32)  # [t,V]
     wide = logits.float()
     entropy = wide.logsumexp(-1) - (probabilities * wide).sum(-1)
     return probabilities.to(hidden.dtype) @ embedding, logits.argmax(-1), entropy.clamp(min=0)
 
 
-def _soft_chunk_gradient(hidden: Tensor, embedding: Tensor, temperature: Tensor, d_soft: Tensor, cap: float) -> Tensor:
-    """The gradient [V,D] of the embeddings that a chunk of tokens averages, from that of their means [t,D]."""
-    _, probabilities = _tempered(hidden, embedding, temperature, cap)
-    return probabilities.to(hidden.dtype).t() @ d_soft
+def _averaged_gradient(logits: Tensor, d_soft: Tensor) -> Tensor:
+    """The gradient [V,D] of the embeddings that logits [t,V] average, from that of their means, d_soft [t,D]."""
+    return logits.softmax(-1, dtype=torch.float32).to(d_soft.dtype).t() @ d_soft
 
 
 class _SoftEmbeddings(torch.autograd.Function):
@@ -143,11 +142,12 @@ class _SoftEmbeddings(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
         hidden, embedding, temperature = ctx.saved_tensors
-        body = compiled_if(_soft_chunk_gradient, ctx.compiled)
+        # Two functions, because a compiler that sees both leaves out the rounding between them.
+        tempered, body = compiled_if(_tempered, ctx.compiled), compiled_if(_averaged_gradient, ctx.compiled)
         d_embedding = torch.zeros_like(embedding, dtype=_wide(embedding))
         columns = (column.split(ctx.chunk) for column in (hidden, temperature, gradients[0]))
         for h, t, d_soft in zip(*columns, strict=True):
-            d_embedding += body(h, embedding, t, d_soft, ctx.cap)
+            d_embedding += body(tempered(h, embedding, t, ctx.cap), d_soft)
         return None, d_embedding.to(embedding.dtype), None, None, None, None
 
 
