@@ -41,6 +41,9 @@ def test_a_steps_arithmetic_counts_both_streams(recipe: Recipe) -> None:
     assert step_flops(dataclasses.replace(plain, lora=LoraSettings(rank=1), run=run)) == step_flops(plain) * 4 / 6
     twice = dataclasses.replace(plain, data=dataclasses.replace(data, accumulate=2))
     assert step_flops(twice) == 2 * step_flops(plain)
+    conditioned = dataclasses.replace(plain, objective=dataclasses.replace(objective, self_conditioning=1.0))
+    first = 2 * active_parameters(config) * canvas
+    assert step_flops(conditioned) == step_flops(plain) + first + head  # logits, their means, the embedding's gradient
 
 
 def test_the_share_of_the_peak_is_of_one_process(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
 """How much arithmetic a training step takes, and what share of a machine's peak that is.
 
 This counts the products with the weights that a token really uses (its own experts, not all), forward and backward, and
-those with the embedding in the losses. It leaves out attention scores, norms and recomputation that saves memory.
+those with the embedding in losses and soft embeddings. It leaves out attention scores, norms and recomputation that
+saves memory.
 """
 
 from __future__ import annotations
@@ -51,5 +52,6 @@ def step_flops(recipe: Recipe) -> float:
     passes = 6 if recipe.lora is None else 4
     layers = active_parameters(config) * (passes * (clean + canvas) + 2 * conditioned)
     judged = canvas + (clean * objective.encoder_share if objective.encoder_weight else 0)
-    head = config.vocab_size * config.hidden_size * (passes * judged + 4 * conditioned)
+    # Soft embeddings take two products forward, and one for the gradient of the embedding.
+    head = config.vocab_size * config.hidden_size * passes * (judged + conditioned)
     return float(layers + head) * data.accumulate
