@@ -41,6 +41,8 @@ class ShardedWeights:
     def __init__(self, stream: TwoStream, dtype: torch.dtype, settings: OptimizerSettings, world: World) -> None:
         """Shards the model of `stream`, whose trained weights are fp32 and on the training device."""
         self.settings, self.world, self.stream = settings, world, stream
+        self._share = 1.0
+        """What gradients, already summed over a step's batches, are multiplied by."""
         stream.touches_all = True
         for buffer in stream.model.buffers():  # the policy only covers weights
             if buffer.is_floating_point():

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from redraft.errors import SettingError, TrainingError
+from redraft.model import Transformer
 from redraft.train import curve
 from redraft.train.batch import Batch
 from redraft.train.distributed import World
@@ -29,7 +30,7 @@ from redraft.train.loader import Loader
 from redraft.train.meters import Meters
 from redraft.train.optimizer import Masters, learning_rate
 from redraft.train.packing import Packer
-from redraft.train.passes import pass_for
+from redraft.train.passes import Pass, pass_for
 from redraft.train.progress import LOG, PICTURE, Reporter, RunLog, draw_losses
 from redraft.train.recipe import Recipe
 from redraft.train.resuming import RunCheckpoint
@@ -57,6 +58,18 @@ class TrainingResult:
 
 class Trainer:
     """One run of a recipe: create it, then `run` it; or `build` it and call `train_step` yourself."""
+
+    # Made by `build`:
+    model: Transformer
+    stream: TwoStream
+    batch_pass: Pass
+    masters: TrainedWeights
+    meters: Meters
+    # Made by `run`, once it is known at which step the run begins:
+    log: RunLog
+    reporter: Reporter
+    losses: StepLosses
+    pace: Pace
 
     def __init__(self, recipe: Recipe, *, device: str = "auto", quiet: bool = False) -> None:
         """Opens the recipe's data.
@@ -88,7 +101,6 @@ class Trainer:
             self.model, self.recipe.objective, compiled=settings.compile, recompute=settings.recompute, dtype=dtype
         )
         self.batch_pass = pass_for(self.stream, self.recipe)
-        self.masters: TrainedWeights
         if settings.shard:
             self.masters = ShardedWeights(self.stream, dtype, self.recipe.optimizer, self.world)
         else:
