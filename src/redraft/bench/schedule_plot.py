@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from redraft.engine.policy import POLICIES
-from redraft.errors import SettingError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,11 +19,9 @@ COLOURS = ("#24507f", "#c97b2b", "#8a8f98", "#4f7f5b", "#8c4a6e")
 
 
 def draw(rows: Sequence[Row], file: Path) -> None:
-    """One row of plots per cost model. Raises `SettingError` if matplotlib is missing."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise SettingError("--plot needs matplotlib; install redraft[train] or leave --plot out.") from None
+    """One row of plots per cost model."""
+    from matplotlib.figure import Figure
+
     costs = list(dict.fromkeys(row.cost for row in rows))
     loads = sorted({row.load for row in rows if row.load is not None})
     figure = Figure(figsize=(10, 2.6 * len(costs)), layout="constrained")

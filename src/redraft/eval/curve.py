@@ -17,8 +17,6 @@ from redraft.eval import extraction, smalltalk, sudoku, tool_results, tools
 from redraft.eval.result import EvalResult
 from redraft.eval.task import Task, spread
 
-BUDGETS = (1, 2, 4, 8, 12, 16, 32, 48)
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CurvePoint:
@@ -50,7 +48,7 @@ def check_budgets(budgets: Sequence[int]) -> None:
         raise SettingError(f"The budgets are {list(budgets)}; they must be increasing numbers of at least 1.")
 
 
-def measure(evaluate: Callable[[int], EvalResult], budgets: Sequence[int] = BUDGETS) -> list[CurvePoint]:
+def measure(evaluate: Callable[[int], EvalResult], budgets: Sequence[int]) -> list[CurvePoint]:
     """The points of one model; `evaluate` runs the task with a step budget. Raises `SettingError` for bad budgets."""
     check_budgets(budgets)
     points = []
