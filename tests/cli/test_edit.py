@@ -54,7 +54,7 @@ def test_a_terminal_sees_colours_and_the_cost(
         monkeypatch.setenv(name, value)
     outcome = cli("edit", file, "Change it", "--model", folder, *OPTIONS)
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", outcome.out)
-    assert re.search(r"\d+% changed . \d+ steps", plain)
+    assert re.search(r"\d+% changed . 1 step . ", plain)
     assert "-    second = 2" in plain
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from redraft.cli.bench_results import command_line
 from redraft.cli.options import JsonAlone, SamplingOptions, at_least, check_picture, option
 from redraft.cli.output import print_json
+from redraft.cli.printable import counted
 from redraft.errors import InputError, RedraftError
 
 if TYPE_CHECKING:
@@ -127,11 +128,7 @@ def _print(model: str, rows: Sequence[dict[str, Any]], target: float) -> None:
     for name in ("first", "p95", "answer", "p95", "good/s", "tok/s", "steps", "per fwd", "busy", "failed"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        load = (
-            f"{row['load']:g} client{'s' if row['load'] > 1 else ''}"
-            if row["mode"] == "closed"
-            else f"{row['load']:g}/s"
-        )
+        load = counted(row["load"], "client") if row["mode"] == "closed" else f"{row['load']:g}/s"
         times = (f"{row[name]:.2f}" for name in ("first_canvas_p50", "first_canvas_p95", "answer_p50", "answer_p95"))
         table.add_row(load, *times, f"{row['goodput']:.2f}", f"{row['tokens_per_second']:.1f}",
                       f"{row['steps_per_canvas']:.1f}", f"{row['tokens_per_forward']:.1f}", f"{row['model_busy']:.0%}",

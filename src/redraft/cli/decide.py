@@ -9,6 +9,7 @@ import typer
 
 from redraft.cli.options import JsonFlag, ModelOptions, expand_groups, read_words
 from redraft.cli.output import print_json
+from redraft.cli.printable import counted, printable
 from redraft.errors import InputError
 
 if TYPE_CHECKING:
@@ -108,8 +109,6 @@ def _show_in_terminal(question: str, decision: Decision, console: Console) -> No
     from rich.table import Table
     from rich.text import Text
 
-    from redraft.cli.printable import printable
-
     console.print(Text(printable(question), "dim"), soft_wrap=True)
     for reading in decision.readings:
         table = Table.grid(padding=(0, 2))
@@ -120,5 +119,4 @@ def _show_in_terminal(question: str, decision: Decision, console: Console) -> No
             console.print(Text(reading.name, "bold"))
         console.print(table)
     reads = ", ".join(str(reading.reads) for reading in decision.readings)
-    canvases = "1 canvas" if decision.forwards == 1 else f"{decision.forwards} canvases"
-    console.print(f"{canvases} read \u00b7 reads: {reads}", style="dim")
+    console.print(f"{counted(decision.forwards, 'canvas')} read \u00b7 reads: {reads}", style="dim")

@@ -15,6 +15,7 @@ import typer
 from redraft.cli.constraints import ConstraintOptions
 from redraft.cli.options import EditOptions, JsonFlag, ModelOptions, expand_groups, number, option, read_text
 from redraft.cli.output import facts, print_json
+from redraft.cli.printable import counted, printable
 from redraft.cli.replace import replace_file
 from redraft.errors import InputError
 
@@ -132,10 +133,8 @@ def finish(result: EditResult, file: str, *, write: bool, json: bool, note: str 
 def _show_in_terminal(result: EditResult, name: str, console: Console, note: str) -> None:
     from rich.text import Text
 
-    from redraft.cli.printable import printable
-
     colours = {"+": "green", "-": "red", "@": "cyan"}
     for line in result.diff(name).split("\n")[:-1]:
         console.print(Text(printable(line.removesuffix("\r")), colours.get(line[:1], "dim")), soft_wrap=True)
-    parts = [f"{result.changed:.0%} changed", f"{result.steps} steps", f"{result.seconds:.1f} s"]
+    parts = [f"{result.changed:.0%} changed", counted(result.steps, "step"), f"{result.seconds:.1f} s"]
     console.print(" \u00b7 ".join([*parts, note] if note else parts), style="dim", markup=False)

@@ -25,6 +25,7 @@ from redraft.cli.options import (
     whole_numbers,
 )
 from redraft.cli.output import print_json
+from redraft.cli.printable import counted
 from redraft.errors import InputError, one_of
 
 if TYPE_CHECKING:
@@ -292,7 +293,7 @@ def _bar(name: str, *, total: int | None) -> Iterator[Progress]:
     columns = (TextColumn(name), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[solved]} solved"))
     console = Console(stderr=True)
     if not console.is_terminal:
-        print(f"{name} ..." if total is None else f"{name}: {total} items ...", file=sys.stderr, flush=True)
+        print(f"{name} ..." if total is None else f"{name}: {counted(total, 'item')} ...", file=sys.stderr, flush=True)
     with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task(name, total=total, solved=0)
         yield lambda done, total, solved: bar.update(task, completed=done, total=total, solved=solved)

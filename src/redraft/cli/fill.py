@@ -15,6 +15,7 @@ from redraft.cli.constraints import ConstraintOptions
 from redraft.cli.edit import check_writable, facts_of_span, waiting
 from redraft.cli.options import FillOptions, JsonFlag, ModelOptions, expand_groups, read_text
 from redraft.cli.output import print_json
+from redraft.cli.printable import counted, printable
 from redraft.cli.replace import replace_file
 from redraft.errors import InputError
 from redraft.text.pieces import HOLE, split_pieces
@@ -135,21 +136,18 @@ def _show(result: FillResult, pieces: Sequence[str], console: Console, *, write:
         return
     _show_in_terminal(result, pieces, console)
     holes = "" if len(result.fillings) == 1 else f" in {len(result.fillings)} holes"
-    tokens = f"filled {len(result.token_ids)} token{_s(len(result.token_ids))}{holes}"
-    tried = f"best of {len(result.lengths)} length{_s(len(result.lengths))}"
-    steps = f"{result.steps} step{_s(result.steps)}"
-    parts = [tokens, tried, steps, f"{result.seconds:.1f} s", *(["written"] if write else [])]
+    parts = [
+        f"filled {counted(len(result.token_ids), 'token')}{holes}",
+        f"best of {counted(len(result.lengths), 'length')}",
+        counted(result.steps, "step"),
+        f"{result.seconds:.1f} s",
+        *(["written"] if write else []),
+    ]
     console.print(" \u00b7 ".join(parts), style="dim")
-
-
-def _s(count: int) -> str:
-    return "" if count == 1 else "s"
 
 
 def _show_in_terminal(result: FillResult, pieces: Sequence[str], console: Console) -> None:
     from rich.text import Text
-
-    from redraft.cli.printable import printable
 
     text = Text(printable(pieces[0]), "dim", end="")
     for filling, piece in zip(result.fillings, pieces[1:], strict=True):

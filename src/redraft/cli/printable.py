@@ -1,4 +1,4 @@
-"""Text from a model, made safe for a terminal: it may contain escape sequences and invisible characters."""
+"""Text for a terminal: a model's made safe, for it may contain escape sequences and invisible characters; counts."""
 
 from __future__ import annotations
 
@@ -24,3 +24,8 @@ def _printable_character(char: str) -> str:
         return " "
     code = ord(char)
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def counted(count: int, noun: str) -> str:
+    """In words: "1 step", "4 canvases"."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}{'es' if noun.endswith('s') else 's'}"

@@ -15,7 +15,7 @@ from rich.text import Text
 from redraft.cli.answer import INTERRUPTED, Screen, Tally, follow
 from redraft.cli.canvas import Progress, Vocabulary, crop, draft_text, look_of, rate, status_line
 from redraft.cli.keyboard import silent_keyboard
-from redraft.cli.printable import printable
+from redraft.cli.printable import counted, printable
 from redraft.config import resolve_settings
 from redraft.diffusion.records import Commit, DenoiseStep, Record
 
@@ -198,9 +198,9 @@ def summary(tally: Tally, *, timed: bool = True) -> Text:
     parts = ["interrupted before the first canvas was committed"]
     if stats is not None:
         parts = [
-            f"{stats.canvases} canvas{'es' if stats.canvases > 1 else ''}",
+            counted(stats.canvases, "canvas"),
             f"{_steps(tally.steps)} step{'' if tally.steps == [1] else 's'}",
-            f"{stats.tokens} token{'' if stats.tokens == 1 else 's'}",
+            counted(stats.tokens, "token"),
             f"{stats.tokens_per_forward:.1f} per forward",
         ]
         parts += [f"{stats.seconds:.1f} s", f"{rate(stats.tokens_per_second)} tok/s"] if timed else []
