@@ -147,6 +147,13 @@ def test_a_failure_without_a_file_has_no_number(cli: Cli, monkeypatch: pytest.Mo
     assert (outcome.code, outcome.err) == (1, "error: No space left on device.\n")
 
 
+def test_weights_that_find_no_room(folder: Path, tmp_path: Path) -> None:
+    command = f"ulimit -f 8; {sys.executable} -m redraft quantize {folder} {tmp_path / 'out'}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "error: File too large.\n")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_an_output_that_the_caller_has_closed(folder: Path) -> None:
     command = f"{sys.executable} -m redraft generate Hello --max-tokens 8 --json --model {folder} >&-"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)

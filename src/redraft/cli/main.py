@@ -91,8 +91,8 @@ def main(args: Sequence[str] | None = None) -> int:
         return _fail(_about_file(error), EXIT_FAILED)
     except (RedraftError, MemoryError) as error:
         return _fail(str(error) or type(error).__name__, EXIT_FAILED)
-    except RuntimeError as error:
-        message = _about_memory(error)
+    except Exception as error:
+        message = _about_resources(error)
         if message is None:
             raise
         return _fail(message, EXIT_FAILED)
@@ -144,9 +144,15 @@ def _usage(error: Exception) -> int:
     return _fail(message + ("" if message.endswith((".", "?")) else ".") + hint, EXIT_BAD_INPUT)
 
 
-def _about_memory(error: RuntimeError) -> str | None:
-    """What torch, which is not imported here, says when memory runs out; None for any other error."""
+def _about_resources(error: Exception) -> str | None:
+    """What torch says when memory runs out, and safetensors when a disk is full; None for any other error.
+
+    Neither is imported here.
+    """
     message = str(error).partition("\n")[0]
+    if type(error).__name__ == "SafetensorError":
+        full = re.search(r"while serializing: I/O error: (.*?)(?: \(os error \d+\))?$", message)
+        return full and f"{full[1]}."
     if type(error).__name__ == "OutOfMemoryError":
         return message
     bytes_asked = re.search(r"memory: you tried to allocate (\d+) bytes", message)
