@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from redraft.diffusion.records import FinishReason
-from redraft.text.marks import STRINGS, Decoder, left_out, marked_at
+from redraft.text.marks import STRINGS, Decoder, empty_thought_length, marked_at
 from redraft.text.reply import content_alone
 
 
@@ -48,7 +48,7 @@ class Transcript:
         self.tokens += tokens
         spelled = self._decoded(len(self.tokens))
         decoded = _complete(spelled) if finish_reason is None else spelled
-        start = left_out(self.decoder, self.tokens)
+        start = empty_thought_length(self.decoder, self.tokens)
         text = whole = decoded[start:]
         in_content = self.chat and bool(self.stop)
         marks = self._marks() if in_content else ()

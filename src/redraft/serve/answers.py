@@ -106,7 +106,7 @@ Piece = Content | Reasoning | Call
 
 
 @dataclass(slots=True)
-class Reply:
+class ReplyBuilder:
     """One chat answer as it grows. `take` turns an event into the pieces it adds."""
 
     parser: ReplyParser
@@ -151,7 +151,7 @@ class Reply:
         return self.pieces[known:]
 
 
-async def read_all(answers: Answers) -> list[Reply]:
+async def read_all(answers: Answers) -> list[ReplyBuilder]:
     """Wait until all answers are complete."""
     replies = new_replies(answers.plan)
     try:
@@ -162,7 +162,7 @@ async def read_all(answers: Answers) -> list[Reply]:
     return replies
 
 
-def new_replies(plan: Plan) -> list[Reply]:
+def new_replies(plan: Plan) -> list[ReplyBuilder]:
     """Return an empty reply for each answer."""
     how = {"reasoning_open": plan.reasoning_open, "exact": plan.exact}
-    return [Reply(ReplyParser(**how), Marker(plan.tokenizer)) for _ in plan.requests]
+    return [ReplyBuilder(ReplyParser(**how), Marker(plan.tokenizer)) for _ in plan.requests]

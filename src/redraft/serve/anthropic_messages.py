@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from redraft.engine.request import Finished
-from redraft.serve.answers import Answers, Call, Piece, Reply, new_replies, read_all
-from redraft.serve.http import dumps, event
+from redraft.serve.answers import Answers, Call, Piece, ReplyBuilder, new_replies, read_all
+from redraft.serve.http import dumps, sse_event
 from redraft.serve.logs import client_fault
 from redraft.serve.openai_common import extras
 from redraft.serve.planning import Plan, Planner, rename_fields
@@ -77,13 +77,13 @@ class MessageWriter:
         blocks = _Blocks()
         try:
             yield _named({"type": "message_start", "message": self._message(answers.plan)})
-            async for _, happened in answers.events():
-                for piece in reply.take(happened):
-                    for told in blocks.take(piece):
-                        yield _named(told)
-                if isinstance(happened, Finished):
-                    for told in [*blocks.close(), self._delta(reply, answers.plan)]:
-                        yield _named(told)
+            async for _, event in answers.events():
+                for piece in reply.take(event):
+                    for change in blocks.take(piece):
+                        yield _named(change)
+                if isinstance(event, Finished):
+                    for change in [*blocks.close(), self._delta(reply, answers.plan)]:
+                        yield _named(change)
             yield _named({"type": "message_stop"})
         except Exception as error:
             yield _named(client_fault(self.request_id, error).anthropic(self.request_id))
@@ -94,12 +94,12 @@ class MessageWriter:
             "stop_reason": None, "stop_sequence": None, "usage": _usage(plan),
         }  # fmt: skip
 
-    def _delta(self, reply: Reply, plan: Plan) -> dict[str, Any]:
+    def _delta(self, reply: ReplyBuilder, plan: Plan) -> dict[str, Any]:
         more = extras(reply.end, plan.requests[0].settings, self.tokenizer, confidence=False)
         return {"type": "message_delta", "delta": self._ending(reply, plan), "usage": _usage(plan, reply.end),
                 "redraft": more}  # fmt: skip
 
-    def _ending(self, reply: Reply, plan: Plan) -> dict[str, Any]:
+    def _ending(self, reply: ReplyBuilder, plan: Plan) -> dict[str, Any]:
         if reply.end.finish_reason != "stop":
             bounded = plan.requests[0].settings.max_tokens < self.body.max_tokens
             full = bounded and reply.end.finish_reason == "length"
@@ -169,7 +169,7 @@ class _Blocks:
 
 
 def _named(content: dict[str, Any]) -> str:
-    return event(content, content["type"])
+    return sse_event(content, content["type"])
 
 
 def _tool_use(call: Call) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from redraft.diffusion.records import Commit, DenoiseStep
 from redraft.serve.answers import Answers, new_replies
-from redraft.serve.http import event
+from redraft.serve.http import sse_event
 from redraft.serve.logs import client_fault
 from redraft.serve.openai_common import extras
 from redraft.text.tokenizer import Tokenizer
@@ -32,23 +32,23 @@ async def draft_events(
     (reply,), request = new_replies(answers.plan), answers.plan.requests[0]
     try:
         settings = {name: value for name, value in dataclasses.asdict(request.settings).items() if value is not None}
-        yield event(
+        yield sse_event(
             {"prompt_tokens": answers.plan.prompt_tokens, "eos_token_ids": list(eos_ids), "settings": settings}, "start"
         )
-        async for _, happened in answers.events():
-            reply.take(happened)
-            if isinstance(happened, DenoiseStep):
-                yield event(step_data(happened, tokenizer), "denoise")
-            elif isinstance(happened, Commit):
-                yield event(happened.to_dict(), "commit")
+        async for _, event in answers.events():
+            reply.take(event)
+            if isinstance(event, DenoiseStep):
+                yield sse_event(step_data(event, tokenizer), "denoise")
+            elif isinstance(event, Commit):
+                yield sse_event(event.to_dict(), "commit")
         calls = [{"id": call.id, "name": call.call.name, "arguments": call.call.arguments} for call in reply.calls]
-        yield event(
+        yield sse_event(
             {"content": reply.content, "reasoning": reply.reasoning, "tool_calls": calls}
             | extras(reply.end, request.settings, tokenizer, confidence=True),
             "done",
         )
     except Exception as error:
-        yield event(client_fault(request_id, error).openai(), "error")
+        yield sse_event(client_fault(request_id, error).openai(), "error")
 
 
 def step_data(record: DenoiseStep, tokenizer: Tokenizer) -> dict[str, Any]:

@@ -63,7 +63,7 @@ _LINE_ENDS = {code: f"\\u{code:04x}" for code in (0x85, 0x2028, 0x2029)}
 """Characters that JSON leaves unescaped but many clients, such as Python's `splitlines`, take for line ends."""
 
 
-def event(data: Any, name: str | None = None) -> str:
+def sse_event(data: Any, name: str | None = None) -> str:
     """Format one server-sent event, whose data stays on one line for every client."""
     head = f"event: {name}\n" if name else ""
     return f"{head}data: {data if isinstance(data, str) else dumps(data).translate(_LINE_ENDS)}\n\n"

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from redraft.engine.request import Finished
-from redraft.serve.answers import Answers, Call, Piece, Reply, new_replies, read_all
-from redraft.serve.http import dumps, event
+from redraft.serve.answers import Answers, Call, Piece, ReplyBuilder, new_replies, read_all
+from redraft.serve.http import dumps, sse_event
 from redraft.serve.logs import client_fault
 from redraft.serve.openai_common import chat_logprobs, extras, finish_reason, finished, usage
 from redraft.serve.planning import Plan, Planner, rename_fields
@@ -69,23 +69,23 @@ class ChatWriter:
         try:
             for index in range(len(replies)):
                 yield self._chunk(index, {"role": "assistant", "content": ""})
-            async for index, happened in answers.events():
-                for piece in replies[index].take(happened):
+            async for index, event in answers.events():
+                for piece in replies[index].take(event):
                     yield self._chunk(index, _delta(piece))
-                if isinstance(happened, Finished):
+                if isinstance(event, Finished):
                     yield self._chunk(index, {}, **self._ending(index, replies[index], answers.plan))
             if self.body.wants_usage:
                 last = {"choices": [], "usage": usage(answers.plan, finished(replies))}
-                yield event(self._envelope("chat.completion.chunk") | last)
-            yield event("[DONE]")
+                yield sse_event(self._envelope("chat.completion.chunk") | last)
+            yield sse_event("[DONE]")
         except Exception as error:
-            yield event(client_fault(self.request_id, error).openai())
+            yield sse_event(client_fault(self.request_id, error).openai())
 
     def _envelope(self, kind: str) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.body.model,
                 "system_fingerprint": self.fingerprint}  # fmt: skip
 
-    def _choice(self, index: int, reply: Reply, plan: Plan) -> dict[str, Any]:
+    def _choice(self, index: int, reply: ReplyBuilder, plan: Plan) -> dict[str, Any]:
         content = None if reply.calls and not reply.content else reply.content
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
         if reply.reasoning:
@@ -94,7 +94,7 @@ class ChatWriter:
             message["tool_calls"] = [_call(call) for call in reply.calls]
         return {"index": index, "message": message, **self._ending(index, reply, plan)}
 
-    def _ending(self, index: int, reply: Reply, plan: Plan) -> dict[str, Any]:
+    def _ending(self, index: int, reply: ReplyBuilder, plan: Plan) -> dict[str, Any]:
         """What is only known once an answer has ended."""
         reason = finish_reason(reply.end)
         return {
@@ -108,7 +108,7 @@ class ChatWriter:
     def _chunk(self, index: int, delta: dict[str, Any], **ending: Any) -> str:
         choice = {"index": index, "delta": delta, "finish_reason": None, "logprobs": None} | ending
         chunk = self._envelope("chat.completion.chunk") | {"choices": [choice]}
-        return event(chunk | {"usage": None} if self.body.wants_usage else chunk)
+        return sse_event(chunk | {"usage": None} if self.body.wants_usage else chunk)
 
 
 def _delta(piece: Piece) -> dict[str, Any]:

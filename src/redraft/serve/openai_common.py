@@ -8,13 +8,13 @@ from typing import Any
 
 from redraft.config import GenerationSettings
 from redraft.engine.request import Finished, TokenConfidence
-from redraft.serve.answers import Reply
+from redraft.serve.answers import ReplyBuilder
 from redraft.serve.planning import Plan
-from redraft.text.marks import left_out
+from redraft.text.marks import empty_thought_length
 from redraft.text.tokenizer import Tokenizer
 
 
-def finished(replies: Sequence[Reply]) -> list[Finished]:
+def finished(replies: Sequence[ReplyBuilder]) -> list[Finished]:
     """The last events of the answers that have ended."""
     return [reply.finished for reply in replies if reply.finished is not None]
 
@@ -87,7 +87,7 @@ def completion_logprobs(finished: Finished, tokenizer: Tokenizer) -> dict[str, A
     """
     tokens = [text(token.token_id, tokenizer) for token in finished.tokens]
     stream = tokenizer.stream()
-    begin = -left_out(tokenizer, finished.token_ids)
+    begin = -empty_thought_length(tokenizer, finished.token_ids)
     places = accumulate((len(stream.push([token])) for token in finished.token_ids), initial=begin)
     starts = [max(0, place) for place in places]
     return {

@@ -17,7 +17,7 @@ from redraft.errors import about
 from redraft.filling.api import fill_settings, longest_filling
 from redraft.filling.result import FillResult
 from redraft.serve.answers import Answers
-from redraft.serve.http import event
+from redraft.serve.http import sse_event
 from redraft.serve.logs import client_fault
 from redraft.serve.openai_common import completion_logprobs, extras, finish_reason, usage, usage_of
 from redraft.serve.planning import Plan, Planner
@@ -59,9 +59,9 @@ class CompletionWriter:
         """Return the body of an answer that is not streamed."""
         ended: dict[int, Finished] = {}
         try:
-            async for index, happened in answers.events():
-                if isinstance(happened, Finished):
-                    ended[index] = happened
+            async for index, event in answers.events():
+                if isinstance(event, Finished):
+                    ended[index] = event
         finally:
             await answers.close()
         in_order = [ended[index] for index in range(len(ended))]
@@ -77,18 +77,18 @@ class CompletionWriter:
         try:
             for index in range(len(answers.plan.requests) if self.body.echo else 0):
                 yield self._chunk(self._choice(index, self._echo(index, answers.plan)))
-            async for index, happened in answers.events():
-                if isinstance(happened, Commit) and happened.text:
-                    yield self._chunk(self._choice(index, happened.text))
-                elif isinstance(happened, Finished):
-                    ended[index] = happened
-                    yield self._chunk(self._choice(index, "", happened, answers.plan.requests[index].settings))
+            async for index, event in answers.events():
+                if isinstance(event, Commit) and event.text:
+                    yield self._chunk(self._choice(index, event.text))
+                elif isinstance(event, Finished):
+                    ended[index] = event
+                    yield self._chunk(self._choice(index, "", event, answers.plan.requests[index].settings))
             if self.body.wants_usage:
                 last = {"choices": [], "usage": usage(answers.plan, [ended[i] for i in range(len(ended))])}
-                yield event(self._envelope() | last)
-            yield event("[DONE]")
+                yield sse_event(self._envelope() | last)
+            yield sse_event("[DONE]")
         except Exception as error:
-            yield event(client_fault(self.request_id, error).openai())
+            yield sse_event(client_fault(self.request_id, error).openai())
 
     async def filled(self, service: Service, size: int) -> dict[str, Any]:
         """Return the body of a filled hole, for a request of `size` bytes; `Service.work` runs the filling."""
@@ -111,8 +111,8 @@ class CompletionWriter:
         (choice,) = whole["choices"]
         yield self._chunk(choice)
         if self.body.wants_usage:
-            yield event(self._envelope() | {"choices": [], "usage": whole["usage"]})
-        yield event("[DONE]")
+            yield sse_event(self._envelope() | {"choices": [], "usage": whole["usage"]})
+        yield sse_event("[DONE]")
 
     def _echo(self, index: int, plan: Plan) -> str:
         if not self.body.echo:
@@ -137,7 +137,7 @@ class CompletionWriter:
 
     def _chunk(self, choice: dict[str, Any]) -> str:
         chunk = self._envelope() | {"choices": [choice]}
-        return event(chunk | {"usage": None} if self.body.wants_usage else chunk)
+        return sse_event(chunk | {"usage": None} if self.body.wants_usage else chunk)
 
 
 def _ended(result: FillResult, settings: GenerationSettings, stop: Sequence[str], seconds: float) -> Finished:

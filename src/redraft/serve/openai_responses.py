@@ -10,8 +10,8 @@ from itertools import count
 from typing import Any
 
 from redraft.engine.request import Finished
-from redraft.serve.answers import Answers, Call, Piece, Reply, new_replies, read_all
-from redraft.serve.http import dumps, event
+from redraft.serve.answers import Answers, Call, Piece, ReplyBuilder, new_replies, read_all
+from redraft.serve.http import dumps, sse_event
 from redraft.serve.logs import client_fault
 from redraft.serve.openai_common import extras, token_logprobs
 from redraft.serve.planning import Plan, Planner, rename_fields
@@ -62,33 +62,33 @@ class ResponseWriter:
         (reply,) = new_replies(answers.plan)
         output, numbers = _Output(), count()
 
-        def told(happened: dict[str, Any]) -> str:
-            return event(happened | {"sequence_number": next(numbers)}, happened["type"])
+        def numbered(change: dict[str, Any]) -> str:
+            return sse_event(change | {"sequence_number": next(numbers)}, change["type"])
 
         try:
             for name in ("response.created", "response.in_progress"):
-                yield told({"type": name, "response": self._response("in_progress", [])})
-            async for _, happened in answers.events():
-                for piece in reply.take(happened):
-                    for one in output.take(piece):
-                        yield told(one)
-            for one in output.end(cut=_cut(reply), logprobs=self._logprobs(reply)):
-                yield told(one)
+                yield numbered({"type": name, "response": self._response("in_progress", [])})
+            async for _, event in answers.events():
+                for piece in reply.take(event):
+                    for change in output.take(piece):
+                        yield numbered(change)
+            for change in output.end(cut=_cut(reply), logprobs=self._logprobs(reply)):
+                yield numbered(change)
             response = self._ended(reply, answers.plan, output.items)
-            yield told({"type": f"response.{response['status']}", "response": response})
+            yield numbered({"type": f"response.{response['status']}", "response": response})
         except Exception as error:
             fault = client_fault(self.request_id, error)
             failure = {"code": "server_error", "message": fault.message}
             response = self._response("failed", output.items) | {"error": failure}
-            yield told({"type": "response.failed", "response": response})
+            yield numbered({"type": "response.failed", "response": response})
 
-    def _logprobs(self, reply: Reply) -> list[dict[str, Any]]:
+    def _logprobs(self, reply: ReplyBuilder) -> list[dict[str, Any]]:
         """Log-probabilities of all tokens, if they are asked for."""
         if self.body.logprobs is None:
             return []
         return token_logprobs(reply.end, self.tokenizer)
 
-    def _ended(self, reply: Reply, plan: Plan, items: list[dict[str, Any]]) -> dict[str, Any]:
+    def _ended(self, reply: ReplyBuilder, plan: Plan, items: list[dict[str, Any]]) -> dict[str, Any]:
         cut = _cut(reply)
         return self._response("incomplete" if cut else "completed", items) | {
             "completed_at": None if cut else int(time.time()),
@@ -115,12 +115,12 @@ class ResponseWriter:
         }  # fmt: skip
 
 
-def _cut(reply: Reply) -> bool:
+def _cut(reply: ReplyBuilder) -> bool:
     """Whether a limit ended the answer."""
     return reply.finished is not None and reply.finished.finish_reason != "stop"
 
 
-def _usage(plan: Plan, reply: Reply, finished: Finished) -> dict[str, Any]:
+def _usage(plan: Plan, reply: ReplyBuilder, finished: Finished) -> dict[str, Any]:
     """Count the tokens read and written; tokens of thoughts are counted from their text."""
     written = finished.stats.tokens
     return {
@@ -158,7 +158,7 @@ class _Output:
             yield from self._begin(type(piece))
         part = self._part()
         part["text"] += piece.text
-        yield self._told(f"response.{part['type']}.delta", content_index=0, delta=piece.text, **_logprobs(part))
+        yield self._event(f"response.{part['type']}.delta", content_index=0, delta=piece.text, **_logprobs(part))
 
     def end(self, *, cut: bool, logprobs: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         """End the answer, complete or `cut`; an answer with nothing in it becomes an empty message.
@@ -177,15 +177,15 @@ class _Output:
         self.items.append({"id": f"{prefix}_{secrets.token_hex(12)}", **item, "status": "in_progress", "content": []})
         yield self._item("added")
         self.items[-1]["content"] = [part | {"text": ""}]
-        yield self._told("response.content_part.added", content_index=0, part=dict(self._part()))
+        yield self._event("response.content_part.added", content_index=0, part=dict(self._part()))
 
     def _close(self, status: str) -> Iterator[dict[str, Any]]:
         if self._open is None:
             return
         self._open = None
         part = self._part()
-        yield self._told(f"response.{part['type']}.done", content_index=0, text=part["text"], **_logprobs(part))
-        yield self._told("response.content_part.done", content_index=0, part=dict(part))
+        yield self._event(f"response.{part['type']}.done", content_index=0, text=part["text"], **_logprobs(part))
+        yield self._event("response.content_part.done", content_index=0, part=dict(part))
         self.items[-1]["status"] = status
         yield self._item("done")
 
@@ -194,8 +194,8 @@ class _Output:
         item = {"type": "function_call", "call_id": piece.id, "name": name}
         self.items.append({"id": f"fc_{secrets.token_hex(12)}", **item, "status": "in_progress", "arguments": ""})
         yield self._item("added")
-        yield self._told("response.function_call_arguments.delta", delta=arguments)
-        yield self._told("response.function_call_arguments.done", name=name, arguments=arguments)
+        yield self._event("response.function_call_arguments.delta", delta=arguments)
+        yield self._event("response.function_call_arguments.done", name=name, arguments=arguments)
         self.items[-1] |= {"status": "completed", "arguments": arguments}
         yield self._item("done")
 
@@ -206,8 +206,8 @@ class _Output:
         item = dict(self.items[-1])
         return {"type": f"response.output_item.{what}", "output_index": len(self.items) - 1, "item": item}
 
-    def _told(self, kind: str, **facts: Any) -> dict[str, Any]:
-        return {"type": kind, "item_id": self.items[-1]["id"], "output_index": len(self.items) - 1, **facts}
+    def _event(self, kind: str, **fields: Any) -> dict[str, Any]:
+        return {"type": kind, "item_id": self.items[-1]["id"], "output_index": len(self.items) - 1, **fields}
 
 
 def _logprobs(part: dict[str, Any]) -> dict[str, Any]:

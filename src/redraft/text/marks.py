@@ -57,7 +57,7 @@ class Decoder(Protocol):
         ...
 
 
-def left_out(decoder: Decoder, token_ids: Sequence[int]) -> int:
+def empty_thought_length(decoder: Decoder, token_ids: Sequence[int]) -> int:
     """How many characters at the beginning are not part of the answer: an empty thought in special tokens."""
     opens, closes = (decoder.special_ids.get(name) for name in (CHANNEL_OPEN, CHANNEL_CLOSE))
     first = token_ids[: len(EMPTY_THOUGHT)]  # each spells at least one character
@@ -74,21 +74,21 @@ class Marker:
         self._tokenizer, self._stream = tokenizer, tokenizer.stream()
         self._lengths = {tokenizer.special_ids[s]: len(s) for s in STRINGS if s in tokenizer.special_ids}
         self._spelled: int | None = None
-        self._told = 0
+        self._marked = 0
         self._places: list[int] = []
 
     def mark(self, text: str, token_ids: Iterable[int]) -> str:
         """The next piece, marked. Its tokens may spell more than the piece; the rest comes with a later one."""
         self._places += self._found(tuple(token_ids))
-        first, self._told = self._told, self._told + len(text)
-        cuts = [place - first for place in self._places if place < self._told]
+        first, self._marked = self._marked, self._marked + len(text)
+        cuts = [place - first for place in self._places if place < self._marked]
         self._places = self._places[len(cuts) :]
         return marked_at(text, cuts)
 
     def _found(self, token_ids: tuple[int, ...]) -> Iterator[int]:
         """Where special tokens begin, in characters of the whole answer."""
         if self._spelled is None and token_ids:  # an empty thought at the beginning is not part of the answer's text
-            self._spelled = -left_out(self._tokenizer, token_ids)
+            self._spelled = -empty_thought_length(self._tokenizer, token_ids)
         for token in token_ids:
             assert self._spelled is not None
             self._spelled += len(self._stream.push((token,)))

@@ -74,9 +74,9 @@ class PromptReader:
             messages, begun = messages[:-1], _words_of(messages)
             if thinking:
                 raise SettingError("The answer has already begun, so the model cannot think before it.", "thinking")
-        told, images = take_images(messages, *self._image_limits)
+        shown, images = take_images(messages, *self._image_limits)
         ids = encode_chat(
-            self.template, self.tokenizer, list(told), tools=tools or None, begun=begun, enable_thinking=thinking
+            self.template, self.tokenizer, list(shown), tools=tools or None, begun=begun, enable_thinking=thinking
         )
         if begun and thought_open(ids, self.tokenizer):
             raise PromptError(

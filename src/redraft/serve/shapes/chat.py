@@ -52,7 +52,7 @@ class ImagePart(Cacheable):
     image_url: ImageUrl
 
 
-class MediaPart(Shape):
+class UnsupportedPart(Shape):
     """Not supported; known only so that the error can say so."""
 
     type: Literal["input_audio", "file"]
@@ -60,21 +60,21 @@ class MediaPart(Shape):
     file: Any = None
 
     @model_validator(mode="after")
-    def _refuse(self) -> MediaPart:
+    def _refuse(self) -> UnsupportedPart:
         what = {"kind": self.type}
         raise PydanticCustomError("unsupported_media", "holds {kind}; this server takes only text and images", what)
 
 
-class LostImage(ImagePart):
+class MisplacedImage(ImagePart):
     """An image where none is allowed; known only so that the error can say so."""
 
     @model_validator(mode="after")
-    def _refuse(self) -> LostImage:
+    def _refuse(self) -> MisplacedImage:
         raise PydanticCustomError("unsupported_media", "holds an image; only user messages can")
 
 
-Shown = str | Items[Annotated[TextPart | ImagePart | MediaPart, Field(discriminator="type")]]
-Text = str | Items[Annotated[TextPart | LostImage | MediaPart, Field(discriminator="type")]]
+Shown = str | Items[Annotated[TextPart | ImagePart | UnsupportedPart, Field(discriminator="type")]]
+Text = str | Items[Annotated[TextPart | MisplacedImage | UnsupportedPart, Field(discriminator="type")]]
 
 
 class FunctionCall(Shape):

@@ -99,7 +99,7 @@ def schema_constraint(schema: dict[str, Any] | None, strict: bool | None) -> dic
     return {"json_schema": schema} | ({} if strict is None else {"strict": strict})
 
 
-def few(most: int) -> BeforeValidator:
+def max_members(most: int) -> BeforeValidator:
     """Refuse an object of more than `most` members before looking at each of them."""
 
     def check(value: Any) -> Any:
@@ -189,7 +189,7 @@ class Caller(Shape):
 
 Position = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,8})$")]
 """A whole number as a JSON key, in its only spelling, so that two keys never mean the same position."""
-Pins = Annotated[dict[Position, str], few(10_000)]
+Pins = Annotated[dict[Position, str], max_members(10_000)]
 
 
 class StructuredOutputs(Shape):

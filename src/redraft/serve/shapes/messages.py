@@ -50,7 +50,7 @@ class ImageSource(Shape):
     data: str
 
 
-class ElsewhereSource(Shape):
+class UnsupportedSource(Shape):
     """Not supported; known only so that the error can say so."""
 
     type: Literal["url", "file"]
@@ -58,7 +58,7 @@ class ElsewhereSource(Shape):
     file_id: str | None = None
 
     @model_validator(mode="after")
-    def _refuse(self) -> ElsewhereSource:
+    def _refuse(self) -> UnsupportedSource:
         what = {"kind": self.type}
         raise PydanticCustomError(
             "unsupported_media", "names a {kind}; this server fetches nothing, so send images as base64", what
@@ -69,7 +69,7 @@ class ImageBlock(Shape):
     """An image."""
 
     type: Literal["image"]
-    source: Annotated[ImageSource | ElsewhereSource, Field(discriminator="type")]
+    source: Annotated[ImageSource | UnsupportedSource, Field(discriminator="type")]
     cache_control: CacheControl | None = None
 
     def part(self) -> dict[str, Any]:
@@ -78,7 +78,7 @@ class ImageBlock(Shape):
         return {"type": "image", "url": f"data:{self.source.media_type};base64,{self.source.data}"}
 
 
-class MediaBlock(Shape):
+class UnsupportedBlock(Shape):
     """Not supported; known only so that the error can say so."""
 
     type: Literal["document"]
@@ -86,7 +86,7 @@ class MediaBlock(Shape):
     cache_control: CacheControl | None = None
 
     @model_validator(mode="after")
-    def _refuse(self) -> MediaBlock:
+    def _refuse(self) -> UnsupportedBlock:
         what = {"kind": self.type}
         raise PydanticCustomError("unsupported_media", "holds {kind}; this server takes only text and images", what)
 
@@ -102,12 +102,15 @@ class ToolUseBlock(Shape):
     caller: Any = None
 
 
+ResultBlock = Annotated[TextBlock | ImageBlock | UnsupportedBlock, Field(discriminator="type")]
+
+
 class ToolResultBlock(Shape):
     """What a tool returned."""
 
     type: Literal["tool_result"]
     tool_use_id: str
-    content: str | Items[Annotated[TextBlock | ImageBlock | MediaBlock, Field(discriminator="type")]] | None = None
+    content: str | Items[ResultBlock] | None = None
     is_error: bool | None = None
     cache_control: CacheControl | None = None
 
@@ -126,7 +129,7 @@ class ThinkingBlock(Shape):
     signature: str | None = None
 
 
-UserBlock = Annotated[TextBlock | ImageBlock | MediaBlock | ToolResultBlock, Field(discriminator="type")]
+UserBlock = Annotated[TextBlock | ImageBlock | UnsupportedBlock | ToolResultBlock, Field(discriminator="type")]
 AssistantBlock = Annotated[TextBlock | ToolUseBlock | ThinkingBlock, Field(discriminator="type")]
 
 
@@ -358,7 +361,9 @@ def _result(block: ToolResultBlock) -> str | dict[str, str] | list[dict[str, Any
     content = block.content or ""
     if block.is_error:
         return {"error": _text(content)}
-    return content if isinstance(content, str) else _shown([one for one in content if not isinstance(one, MediaBlock)])
+    if isinstance(content, str):
+        return content
+    return _shown([part for part in content if not isinstance(part, UnsupportedBlock)])
 
 
 def _assistant(turn: AssistantTurn, place: str) -> tuple[dict[str, Any], dict[str, str]]:

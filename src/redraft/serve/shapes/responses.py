@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
-from redraft.serve.shapes.chat import FunctionCall, FunctionDeclaration, MediaPart, NamedFunction
+from redraft.serve.shapes.chat import FunctionCall, FunctionDeclaration, NamedFunction, UnsupportedPart
 from redraft.serve.shapes.common import (
     Cacheable,
     Caller,
@@ -21,7 +21,7 @@ from redraft.serve.shapes.common import (
     Tokens,
     Translated,
     contradiction,
-    few,
+    max_members,
     one_schema,
     only,
     places,
@@ -49,7 +49,7 @@ class InputImage(Cacheable):
     file_id: Annotated[str | None, only()] = None
 
 
-class InputFile(MediaPart):
+class InputFile(UnsupportedPart):
     """Not supported; known only so that the error can say so."""
 
     type: Literal["input_file"]  # type: ignore[assignment]
@@ -251,7 +251,7 @@ class ResponsesRequest(Caller, Settings, Constraints):
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningConfig | None = None
-    metadata: Annotated[dict[str, str], few(16)] | None = None
+    metadata: Annotated[dict[str, str], max_members(16)] | None = None
     include: Items[Include] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     # Settings of other engines that Redraft lacks: it accepts the values that describe what happens anyway.

@@ -7,10 +7,10 @@ from typing import Annotated, Any, Self
 from pydantic import Field, model_validator
 
 from redraft.serve.shapes.chat import Message, Tool
-from redraft.serve.shapes.common import Constraints, Items, Sampling, Seed, Shape, Tokens, contradiction, few
+from redraft.serve.shapes.common import Constraints, Items, Sampling, Seed, Shape, Tokens, contradiction, max_members
 
 
-class Obeying(Sampling, Constraints):
+class Constrained(Sampling, Constraints):
     """Constraints on the text of a hole or span: those of an answer except `pins`, which count tokens."""
 
     def keywords(self) -> dict[str, Any]:
@@ -24,7 +24,7 @@ class Obeying(Sampling, Constraints):
         return self
 
 
-class FillRequest(Obeying):
+class FillRequest(Constrained):
     """Fill the hole between `prefix` and `suffix`, or every `<|fill|>` in `text`."""
 
     model: str
@@ -43,7 +43,7 @@ class FillRequest(Obeying):
         return self
 
 
-class EditRequest(Obeying):
+class EditRequest(Constrained):
     """Change the characters `span` (start, end) of `text` as `instruction` says, or repair them without one."""
 
     model: str
@@ -82,7 +82,9 @@ class DecisionRequest(Shape):
     choices: (
         Annotated[Items[str], Field(min_length=1, max_length=1000)]
         | Annotated[
-            dict[str, Annotated[Items[str], Field(max_length=1000)]], few(64), Field(min_length=1, max_length=64)
+            dict[str, Annotated[Items[str], Field(max_length=1000)]],
+            max_members(64),
+            Field(min_length=1, max_length=64),
         ]
     )
     template: str | None = None
