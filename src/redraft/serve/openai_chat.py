@@ -12,7 +12,7 @@ from redraft.engine.request import Finished
 from redraft.serve.answers import Answers, Call, Piece, ReplyBuilder, new_replies, read_all
 from redraft.serve.http import dumps, sse_event
 from redraft.serve.logs import client_fault
-from redraft.serve.openai_common import chat_logprobs, extras, finish_reason, finished, usage
+from redraft.serve.openai_common import chat_logprobs, extras, finish_reason, usage
 from redraft.serve.planning import Plan, Planner, rename_fields
 from redraft.serve.shapes.chat import ChatRequest
 from redraft.text.reply import Content, Reasoning
@@ -61,7 +61,8 @@ class ChatWriter:
         """Return the body of an answer that is not streamed."""
         replies = await read_all(answers)
         choices = [self._choice(i, reply, answers.plan) for i, reply in enumerate(replies)]
-        return self._envelope("chat.completion") | {"choices": choices, "usage": usage(answers.plan, finished(replies))}
+        counted = usage(answers.plan, [reply.end for reply in replies])
+        return self._envelope("chat.completion") | {"choices": choices, "usage": counted}
 
     async def events(self, answers: Answers) -> AsyncGenerator[str]:
         """Yield the events of a streamed answer; a failure along the way also becomes an event."""
@@ -75,7 +76,7 @@ class ChatWriter:
                 if isinstance(event, Finished):
                     yield self._chunk(index, {}, **self._ending(index, replies[index], answers.plan))
             if self.body.wants_usage:
-                last = {"choices": [], "usage": usage(answers.plan, finished(replies))}
+                last = {"choices": [], "usage": usage(answers.plan, [reply.end for reply in replies])}
                 yield sse_event(self._envelope("chat.completion.chunk") | last)
             yield sse_event("[DONE]")
         except Exception as error:

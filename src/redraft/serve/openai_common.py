@@ -8,15 +8,9 @@ from typing import Any
 
 from redraft.config import GenerationSettings
 from redraft.engine.request import Finished, TokenConfidence
-from redraft.serve.answers import ReplyBuilder
 from redraft.serve.planning import Plan
 from redraft.text.marks import empty_thought_length
 from redraft.text.tokenizer import Tokenizer
-
-
-def finished(replies: Sequence[ReplyBuilder]) -> list[Finished]:
-    """The last events of the answers that have ended."""
-    return [reply.finished for reply in replies if reply.finished is not None]
 
 
 def finish_reason(finished: Finished) -> str:
@@ -28,7 +22,7 @@ def usage(plan: Plan, finished: Sequence[Finished]) -> dict[str, Any]:
     """Count the tokens read and written by all answers; each prompt counts once."""
     written = sum(answer.stats.tokens for answer in finished)
     cached = sum(answer.stats.cached_tokens for answer in finished[:: plan.n])
-    return usage_of(plan.prompt_tokens, written, min(cached, plan.prompt_tokens))
+    return usage_of(plan.prompt_tokens, written, cached)
 
 
 def usage_of(read: int, written: int, cached: int) -> dict[str, Any]:

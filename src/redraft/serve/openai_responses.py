@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from redraft.engine.request import Finished
 from redraft.serve.answers import Answers, Call, Piece, ReplyBuilder, new_replies, read_all
 from redraft.serve.http import dumps, sse_event
 from redraft.serve.logs import client_fault
@@ -93,7 +92,7 @@ class ResponseWriter:
         return self._response("incomplete" if cut else "completed", items) | {
             "completed_at": None if cut else int(time.time()),
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
-            "usage": _usage(plan, reply, reply.end),
+            "usage": _usage(plan, reply),
             "redraft": extras(reply.end, plan.requests[0].settings, self.tokenizer, confidence=False),
         }
 
@@ -120,12 +119,12 @@ def _cut(reply: ReplyBuilder) -> bool:
     return reply.finished is not None and reply.finished.finish_reason != "stop"
 
 
-def _usage(plan: Plan, reply: ReplyBuilder, finished: Finished) -> dict[str, Any]:
+def _usage(plan: Plan, reply: ReplyBuilder) -> dict[str, Any]:
     """Count the tokens read and written; tokens of thoughts are counted from their text."""
-    written = finished.stats.tokens
+    written, cached = reply.end.stats.tokens, reply.end.stats.cached_tokens
     return {
         "input_tokens": plan.prompt_tokens,
-        "input_tokens_details": {"cached_tokens": finished.stats.cached_tokens, "cache_write_tokens": 0},
+        "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
         "output_tokens": written,
         "output_tokens_details": {"reasoning_tokens": len(plan.tokenizer.encode(reply.reasoning, special=False))},
         "total_tokens": plan.prompt_tokens + written,
