@@ -1,6 +1,7 @@
 """Spans: characters, lines and tokens of hard texts, how much changed, and diffs that `patch` would apply."""
 
 import random
+import time
 from itertools import combinations_with_replacement
 from typing import Any
 
@@ -60,6 +61,17 @@ def test_every_character_is_in_one_line(text: str) -> None:
 def test_lines_that_are_not_there(first: Any, last: Any) -> None:
     with pytest.raises(PromptError, match=f"The lines {first} to {last} are not in the text, which has 5"):
         line_span(TEXTS[0], first, last)
+
+
+def test_many_changes_among_frequent_lines_are_found_quickly() -> None:
+    old = ["\n" if number % 3 == 0 else f"line {number}\n" for number in range(6000)]
+    new = [f"new {number}\n" if number % 20 == 7 else line for number, line in enumerate(old)]
+    started = time.thread_time()
+    edits, cursor = edits_between("".join(old), "".join(new))
+    assert edits == [pair for pair in zip(old, new, strict=True) if pair[0] != pair[1]]
+    assert "".join(new)[:cursor].endswith("new 5987\n")
+    assert changed_share("".join(old), "".join(new)) < 0.1
+    assert time.thread_time() - started < 5
 
 
 @pytest.mark.parametrize("given", [3, None, b"a", ["a"]])

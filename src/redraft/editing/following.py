@@ -8,7 +8,6 @@ doubtful line is edited.
 
 from __future__ import annotations
 
-import difflib
 import math
 import re
 import time
@@ -26,7 +25,17 @@ from redraft.editing.api import Editor, edit
 from redraft.editing.drafts import draft_probabilities
 from redraft.editing.reading import ChatModel, as_read
 from redraft.editing.result import EditResult
-from redraft.editing.spans import Span, check_span, check_text, common_ends, count_lines, cut, line_of, line_span
+from redraft.editing.spans import (
+    Span,
+    check_span,
+    check_text,
+    common_ends,
+    count_lines,
+    cut,
+    line_changes,
+    line_of,
+    line_span,
+)
 from redraft.errors import PromptError, SettingError, check_utf8
 from redraft.filling.api import HOLE_SETTINGS, check_given
 from redraft.filling.context import Context
@@ -116,12 +125,12 @@ def edits_between(old: str, new: str) -> tuple[list[tuple[str, str]], int]:
     same, rest = common_ends(a, b)
     ends, found, cursor = list(accumulate(map(len, lines), initial=0))[same:], list[tuple[str, str]](), 0
     a, b = a[same : len(a) - rest], b[same : len(b) - rest]
-    for kind, low, high, start, end in difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
+    for kind, low, high, start, end in line_changes(a, b):
         if kind == "equal":
             continue
         cursor = ends[end]
         if high - low == end - start:
-            found += zip(a[low:high], b[start:end], strict=True)
+            found += [pair for pair in zip(a[low:high], b[start:end], strict=True) if pair[0] != pair[1]]
         else:
             found.append(("".join(a[low:high]), "".join(b[start:end])))
     return found, cursor

@@ -18,6 +18,9 @@ from redraft.text.tokenizer import Tokenizer
 MOST_CHARACTERS = 2000
 """The size up to which texts are compared character by character."""
 
+MOST_LINES = 1000
+"""Up to this many lines, any line may show which others belong together; beyond, only one that is not frequent."""
+
 Span = tuple[int, int]
 """(start, end) in characters; the end is exclusive."""
 
@@ -93,12 +96,21 @@ def _common(old: str, new: str) -> int:
     if max(len(before), len(after)) == 1:
         return start + end
     found = start + end
-    for kind, i, j, k, m in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+    for kind, i, j, k, m in line_changes(before, after):
         if kind == "equal":
             found += sum(map(len, before[i:j]))
         elif kind == "replace":
             found += sum(map(_common, before[i:j], after[k:m]))
     return found
+
+
+def line_changes(old: Sequence[str], new: Sequence[str]) -> Sequence[tuple[str, int, int, int, int]]:
+    """What turns some lines into others: (kind, start and end in `old`, start and end in `new`), as `difflib` says it.
+
+    With frequent lines in many places, comparing all of them would take cubic time.
+    """
+    frequent_ignored = max(len(old), len(new)) > MOST_LINES
+    return difflib.SequenceMatcher(None, old, new, autojunk=frequent_ignored).get_opcodes()
 
 
 def unified_diff(old: str, new: str, name: str) -> str:
