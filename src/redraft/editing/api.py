@@ -75,9 +75,9 @@ def edit(
                 `forbid_empty`, `fit_canvas`, `latency_budget_ms`, `logprobs`), which are refused; and its constraints
                 (`redraft.filling.CONSTRAINTS`) on the new span: with must_include=["total"] and forbidden=["count"] a
                 rename is done whatever the model thinks of it
-    The span's trailing newline is kept unless the whole line is deleted or it is the entire span, and no blank lines
-    are added at the end of the text; a constraint alone decides both. Lines keep their kinds of line ends, and new ones
-    take that of the line before; the model and constraints see newlines.
+    A newline at the end of the span stays, except where whole lines are deleted, or where it is all of the span. The
+    text gets no further blank lines at its end. A constraint alone decides both. Lines keep their kinds of line ends,
+    and new ones take that of the line before; the model and constraints see newlines.
     Raises `PromptError`, `SettingError` and `ConstraintError` before any compute.
     """
     started = time.perf_counter()
