@@ -2,10 +2,12 @@
 
 import random
 import re
+from typing import Any
 
 import pytest
 
 from redraft.constraints.automaton import Budget, Nfa, TooManyStatesError, determinise, time_reported_to
+from redraft.constraints.json_schema import compile_schema
 from redraft.constraints.regex import parse_regex
 from redraft.constraints.spelling import compile_bytes, compile_codes
 from redraft.constraints.template import parse_template
@@ -83,3 +85,13 @@ def _pattern(dice: random.Random, depth: int) -> str:
             return f"({inner}){dice.choice('*+?')}"
         case _:
             return f"({inner}){{{least},{least + dice.randrange(1, 5)}}}"
+
+
+def test_lists_in_lists_do_not_double_at_every_level() -> None:
+    states = []
+    for depth in (6, 12, 18):
+        schema: Any = {"type": "integer"}
+        for _ in range(depth):
+            schema = {"type": "array", "items": schema}
+        states.append(len(compile_bytes(compile_schema(schema, Budget(), strict=True), Budget()).table))
+    assert states[2] - states[1] == states[1] - states[0]

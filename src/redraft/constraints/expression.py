@@ -241,6 +241,9 @@ def joined(part: Expression, between: Expression, least: int, most: int | None) 
     """The part `least` to `most` times, separated by `between`."""
     if part is NOTHING or most == 0:
         return EMPTY if least == 0 else NOTHING
+    if least <= 1 and most is None:  # the part once: written twice, nested lists would double at every level
+        loop = graph([(0, part, 1), (1, between, 0)], [1])
+        return loop if least else optional(loop)
     more = seq(part, repeat(seq(between, part), max(least - 1, 0), None if most is None else most - 1))
     return more if least else optional(more)
 
