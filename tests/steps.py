@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from redraft.cache.pages import PAGE
-from redraft.config import GenerationSettings
 from redraft.diffusion.constraint import TabledConstraint
 from redraft.diffusion.schedule import temperature
 from redraft.diffusion.step import rule_fields
 from redraft.engine.runner import EagerRunner
 from redraft.engine.work import Denoise, DenoiseResult, Encode, Limits
 from redraft.model import Transformer
+from redraft.settings import GenerationSettings
 
 
 def take_steps(

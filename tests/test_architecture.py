@@ -15,16 +15,18 @@ import pytest
 import redraft
 from redraft.cli.constraints import ConstraintOptions
 from redraft.cli.options import SamplingOptions
-from redraft.config import GenerationSettings
 from redraft.constraints.build import NAMES
 from redraft.filling.obeying import CONSTRAINTS
 from redraft.serve.shapes.common import Constraints, Settings
+from redraft.settings import GenerationSettings
 
 PACKAGE = Path(redraft.__file__).parent
 LAYERS = [
     "errors",
     "outputs",
+    "checks",
     "config",
+    "settings",
     "text",
     "kernels",
     "quant",
@@ -41,7 +43,7 @@ LAYERS = [
     "serve",
 ]
 ABOVE = {
-    "reference": {"config", "diffusion", "model"},
+    "reference": {"config", "diffusion", "model", "settings"},
     "train": {"config", "diffusion", "errors", "eval", "kernels", "model", "quant", "text"},
     "eval": {"config", "deciding", "diffusion", "errors", "kernels", "llm", "loading", "model", "quant", "text"},
     "bench": {
@@ -55,6 +57,7 @@ ABOVE = {
         "llm",
         "model",
         "outputs",
+        "settings",
         "text",
     },
 }

@@ -16,7 +16,7 @@ import typer.main
 
 import redraft
 from redraft.cli.main import app
-from redraft.config import GENERATION_PRESETS, GenerationSettings
+from redraft.settings import GENERATION_PRESETS, GenerationSettings
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/README.md"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from redraft import errors
-    from redraft.config import GenerationSettings, ModelConfig
+    from redraft.config import ModelConfig
     from redraft.deciding import Decision, Reading
     from redraft.diffusion.records import Commit, DenoiseStep, FinishReason, Record
     from redraft.editing import EditResult, NextEdit
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from redraft.llm import LLM
     from redraft.loading import load
     from redraft.model.weights import load_model, save_model
+    from redraft.settings import GenerationSettings
     from redraft.text.tools import ToolCall
 
 __version__ = "0.1.0"
@@ -55,7 +56,7 @@ __all__ = [
 ]
 
 _HOMES = {
-    "redraft.config": ("GenerationSettings", "ModelConfig"),
+    "redraft.config": ("ModelConfig",),
     "redraft.diffusion.records": ("Commit", "DenoiseStep", "FinishReason", "Record"),
     "redraft.deciding": ("Decision", "Reading"),
     "redraft.editing": ("EditResult", "NextEdit"),
@@ -65,6 +66,7 @@ _HOMES = {
     "redraft.llm": ("LLM",),
     "redraft.loading": ("load",),
     "redraft.model.weights": ("load_model", "save_model"),
+    "redraft.settings": ("GenerationSettings",),
     "redraft.text.tools": ("ToolCall",),
 }
 # Torch's libraries read these once; a value set by the user wins (docs/performance.md). By default OpenMP's threads

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, Self, overload
 
-from redraft.config import SETTINGS, GenerationSettings, check_names, plain, require_type, resolve_settings
+from redraft.checks import check_names, plain, require_type
 from redraft.constraints.build import CALLER_KEYWORDS, NAMES, build, says_where_text_stands
 from redraft.deciding import Choices, Decision, Question, decide
 from redraft.diffusion.constraint import Constraint
@@ -29,6 +29,7 @@ from redraft.model.adapters import adapter_for
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.packed.load import loaded_with
 from redraft.model.packed.transformer import PackedTransformer
+from redraft.settings import SETTINGS, GenerationSettings, resolve_settings
 from redraft.text.marks import Marker
 from redraft.text.placing import EncodedPrompt
 from redraft.text.prompt import thought_open

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from redraft.config import GenerationSettings, ModelConfig, end_ids, require_type, settings_from_dict
+from redraft.checks import require_type
+from redraft.config import ModelConfig, end_ids
 from redraft.engine.settings import EngineSettings, KvCacheDtype
 from redraft.errors import about
 from redraft.llm import LLM, check_adapter_name
@@ -16,6 +17,7 @@ from redraft.model.packed.load import load_for_inference, loaded_with
 from redraft.model.packed.settings import VocabularyDtype, WeightSettings
 from redraft.model.placement import Dtype
 from redraft.model.quantize import Quantization
+from redraft.settings import GenerationSettings, settings_from_dict
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
 

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from redraft.config import GenerationSettings
 from redraft.diffusion.records import DenoiseStep
 from redraft.diffusion.rng import draw
 from redraft.model import Transformer
+from redraft.settings import GenerationSettings
 
 KeysValues = list[tuple[Tensor, Tensor]]
 Images = Sequence[tuple[int, Tensor]]

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from redraft.config import GenerationSettings
 from redraft.constraints import Allowed
 from redraft.diffusion.prefill import prefill
 from redraft.diffusion.records import DenoiseStep, record_from_dict
@@ -14,6 +13,7 @@ from redraft.engine.work import DenoiseResult
 from redraft.model import Transformer
 from redraft.model.presets import preset
 from redraft.reference import Reference
+from redraft.settings import GenerationSettings
 from steps import take_steps
 
 LENGTH = 16

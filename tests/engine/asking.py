@@ -5,9 +5,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from redraft.config import GenerationSettings
 from redraft.engine.engine import Engine
 from redraft.engine.request import Event, Failed, Finished, Request
+from redraft.settings import GenerationSettings
 
 CANVAS = 16
 SETTINGS = GenerationSettings(max_tokens=40, steps=5, entropy_bound=3.0, confidence_threshold=1e-9)

@@ -5,10 +5,10 @@ import dataclasses
 import pytest
 from asking import SETTINGS, Make, ask, end_of, run
 
-from redraft.config import GenerationSettings
 from redraft.diffusion.records import DenoiseStep
 from redraft.engine.request import Finished
 from redraft.errors import SettingError
+from redraft.settings import GenerationSettings
 
 
 class TestShortAnswers:

@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 
-from redraft.config import GenerationSettings
 from redraft.constraints.pins import Allowed
 from redraft.diffusion.prefill import prefill
 from redraft.diffusion.records import DenoiseStep
@@ -14,6 +13,7 @@ from redraft.filling.hole import Hole, HoleConstraint
 from redraft.filling.seams import Seams
 from redraft.filling.settle import Guess, Settling
 from redraft.llm import LLM
+from redraft.settings import GenerationSettings
 from steps import take_steps
 
 SETTINGS = GenerationSettings(steps=5, seed=11, confidence_threshold=5.0, stability_threshold=2)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from redraft.config import FULL, SLIDING, GenerationSettings, ModelConfig
+from redraft.config import FULL, SLIDING, ModelConfig
 from redraft.diffusion.constraint import TabledConstraint
 from redraft.diffusion.schedule import temperature
 from redraft.diffusion.step import rule_fields
@@ -16,6 +16,7 @@ from redraft.model import Transformer
 from redraft.model.packed.build import pack
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.presets import preset
+from redraft.settings import GenerationSettings
 
 # The head sizes of the 26B model; everything else narrow.
 CONFIG = replace(

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import redraft
-from redraft.config import GENERATION_PRESETS, GenerationSettings, resolve_settings, settings_from_dict
 from redraft.engine.settings import EngineSettings
 from redraft.errors import ConstraintError, PromptError, SettingError
 from redraft.llm import LLM
+from redraft.settings import GENERATION_PRESETS, GenerationSettings, resolve_settings, settings_from_dict
 
 CANVAS = 16
 

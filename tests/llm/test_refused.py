@@ -12,12 +12,12 @@ import pytest
 import torch
 
 import redraft
-from redraft.config import GenerationSettings
 from redraft.engine.settings import EngineSettings
 from redraft.errors import ConstraintError, InputError, PromptError, SettingError
 from redraft.llm import LLM
 from redraft.model.packed.build import pack
 from redraft.model.packed.transformer import PackedTransformer
+from redraft.settings import GenerationSettings
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from redraft.config import GenerationSettings
 from redraft.constraints.answer import AutomatonConstraint
 from redraft.constraints.automaton import Budget
 from redraft.constraints.regex import parse_regex
@@ -19,6 +18,7 @@ from redraft.engine.graph_runner import GraphRunner
 from redraft.engine.work import Denoise, DenoiseResult, Limits
 from redraft.model import Transformer
 from redraft.model.packed.transformer import PackedTransformer
+from redraft.settings import GenerationSettings
 from steps import take_steps
 
 STEPS = 6

@@ -11,7 +11,7 @@ from running import STEPS, ids, new_runner, plainly, same, step_of
 from random_adapter import random_adapter
 from random_model import tower_of
 from redraft.cache.fp8 import FP8
-from redraft.config import GenerationSettings, ModelConfig
+from redraft.config import ModelConfig
 from redraft.constraints.pins import Allowed
 from redraft.diffusion.step import rule_fields
 from redraft.engine.adapters import RunnerByAdapter
@@ -28,6 +28,7 @@ from redraft.model import Transformer
 from redraft.model.packed.build import pack, repack
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.presets import preset
+from redraft.settings import GenerationSettings
 from redraft.text.images import Image
 from redraft.text.placing import place_images
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 from parity_steps import new_engine, replay_their_draws, their_config
 
-from redraft.config import GenerationSettings, settings_from_dict
 from redraft.diffusion import sampler
 from redraft.diffusion.prefill import prefill
 from redraft.diffusion.records import DenoiseStep
@@ -15,6 +14,7 @@ from redraft.diffusion.schedule import temperature
 from redraft.engine.request import Finished, Request
 from redraft.model import Transformer
 from redraft.model.weights import load_model
+from redraft.settings import GenerationSettings, settings_from_dict
 
 CANVAS, VOCAB, WINDOW = 8, 99, 8
 PROMPT = [5, 17, 33, 2, 90, 41, 8, 77, 61, 12, 54, 3, 29]  # longer than the window

@@ -19,12 +19,12 @@ from transformers import DiffusionGemmaConfig, DynamicCache
 from transformers.models.diffusion_gemma import DiffusionGemmaForBlockDiffusion as Reference
 from transformers.models.gemma4.image_processing_pil_gemma4 import Gemma4ImageProcessorPil
 
-from redraft.config import GenerationSettings
 from redraft.engine.request import Finished, Request
 from redraft.model.transformer import Transformer
 from redraft.model.vision import ImageEmbeddings
 from redraft.model.weights import load_model, save_model
 from redraft.reference import Reference as Oracle
+from redraft.settings import GenerationSettings
 from redraft.text.images import BUDGETS, Grid, Image, PlacedImage, prepare
 from redraft.text.placing import EncodedPrompt, place_images
 

@@ -23,7 +23,6 @@ from redraft.bench.quantile import spread
 from redraft.bench.roofline import Ceilings, Component, floor_ms, step_components
 from redraft.cache.fp8 import FP8
 from redraft.cache.pages import PAGE, pages_for
-from redraft.config import GenerationSettings
 from redraft.diffusion.constraint import Constraint, TabledConstraint
 from redraft.diffusion.schedule import temperature
 from redraft.diffusion.step import rule_fields
@@ -38,6 +37,7 @@ from redraft.kernels.triton.routing import Routing
 from redraft.kernels.triton.segments import DENOISE
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.packed.weights import tensors
+from redraft.settings import GenerationSettings
 
 NEVER = 1_000_000
 TOKENS_PER_FORWARD = 19.7

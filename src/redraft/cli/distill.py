@@ -9,8 +9,8 @@ import typer
 
 from redraft.cli.options import JsonFlag, ModelOptions, SamplingOptions, expand_groups
 from redraft.cli.output import print_json
-from redraft.config import resolve_settings
 from redraft.errors import InputError
+from redraft.settings import resolve_settings
 
 
 @expand_groups

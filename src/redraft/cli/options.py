@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from redraft.config import GenerationSettings, resolve_settings
 from redraft.errors import InputError, SettingError, why
 from redraft.outputs import check_file
+from redraft.settings import GenerationSettings, resolve_settings
 
 if TYPE_CHECKING:
     from redraft.llm import LLM

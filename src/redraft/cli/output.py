@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from redraft.config import resolve_settings
+from redraft.settings import resolve_settings
 
 if TYPE_CHECKING:
     from redraft.cli.options import ModelOptions

@@ -16,8 +16,8 @@ from redraft.cli.answer import INTERRUPTED, Screen, Tally, follow
 from redraft.cli.canvas import Progress, Vocabulary, crop, draft_text, look_of, rate, status_line
 from redraft.cli.keyboard import silent_keyboard
 from redraft.cli.printable import counted, printable
-from redraft.config import resolve_settings
 from redraft.diffusion.records import Commit, DenoiseStep, Record
+from redraft.settings import resolve_settings
 
 if TYPE_CHECKING:
     from redraft.llm import LLM, Prompt

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import Any, overload
 
-from redraft.config import MAX_NUMBER, check_names, plain
+from redraft.checks import MAX_NUMBER, check_names, plain
 from redraft.deciding.asking import ChatModel, Question, Tools, content_free, read_question, split_questions
 from redraft.deciding.calibration import calibrated
 from redraft.deciding.form import Form

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor
 
 from redraft.cache import KVCache
-from redraft.config import MAX_CANVAS, MIN_CANVAS
 from redraft.deciding.form import Branch, Strings, branches
 from redraft.diffusion.rng import draw
 from redraft.errors import SettingError
 from redraft.model import Transformer
+from redraft.settings import MAX_CANVAS, MIN_CANVAS
 
 BATCH = 32
 """Canvases per forward pass."""

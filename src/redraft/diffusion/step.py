@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redraft.config import SETTINGS, GenerationSettings
 from redraft.diffusion import sampler, stopping
 from redraft.diffusion.constraint import CanvasConstraint
 from redraft.model import Transformer
+from redraft.settings import SETTINGS, GenerationSettings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

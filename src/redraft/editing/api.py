@@ -17,7 +17,7 @@ from itertools import accumulate, pairwise
 from operator import itemgetter
 from typing import Any
 
-from redraft.config import GenerationSettings, plain
+from redraft.checks import plain
 from redraft.diffusion.prefill import prefill
 from redraft.editing.drafts import draft_probabilities, drafts_of, keeping, mending
 from redraft.editing.reading import SHOWN, ChatModel, as_read, context_ids
@@ -41,6 +41,7 @@ from redraft.filling.result import Written
 from redraft.filling.scoring import causal_scores
 from redraft.filling.seams import LONGEST
 from redraft.model.interruption import check_interrupted
+from redraft.settings import GenerationSettings
 
 DEFAULT_STEPS = 16
 """Step cap when none is given."""

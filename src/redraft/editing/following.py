@@ -19,7 +19,7 @@ from itertools import accumulate
 from operator import itemgetter
 from typing import Any
 
-from redraft.config import plain
+from redraft.checks import plain
 from redraft.diffusion.prefill import prefill
 from redraft.editing.api import Editor, edit
 from redraft.editing.drafts import draft_probabilities

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, islice
 
-from redraft.config import plain
+from redraft.checks import plain
 from redraft.errors import PromptError, about, check_utf8
 from redraft.filling.hole import Hole
 from redraft.filling.seams import Seam, Seams

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from redraft.cache.pages import PAGE
 from redraft.cache.prefix import prefix_keys
-from redraft.config import MIN_CANVAS, GenerationSettings
 from redraft.diffusion.records import Commit, DenoiseStep, FinishReason
 from redraft.diffusion.schedule import temperature
 from redraft.diffusion.step import rule_fields
@@ -19,6 +18,7 @@ from redraft.engine.request import AnswerStats, Ending, Finished, OnEvent, Reque
 from redraft.engine.scheduler import Job, Turn
 from redraft.engine.transcript import Transcript
 from redraft.engine.work import Denoise, DenoiseResult, Encode, Segment
+from redraft.settings import MIN_CANVAS, GenerationSettings
 
 if TYPE_CHECKING:
     from redraft.diffusion.constraint import ConstraintState, TabledConstraint

@@ -11,7 +11,7 @@ import torch
 from redraft.cache.fp8 import FP8
 from redraft.cache.paged import page_bytes
 from redraft.cache.pages import PAGE, pages_for
-from redraft.config import MAX_CANVAS, MIN_CANVAS, ModelConfig
+from redraft.config import ModelConfig
 from redraft.engine.adapters import RunnerByAdapter
 from redraft.engine.graph_runner import BUCKETS, GraphRunner, most_segments
 from redraft.engine.graph_step import working_bytes
@@ -23,6 +23,7 @@ from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.placement import lacks_fp8
 from redraft.model.spans import key_units
 from redraft.model.transformer import Transformer
+from redraft.settings import MAX_CANVAS, MIN_CANVAS
 
 CPU_BYTES = 2 << 30
 """The most that pages on a CPU take unless a budget is given; memory that is never written is never used."""

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from redraft.config import require_type
+from redraft.checks import require_type
 from redraft.engine.answer import Answer, next_length
 from redraft.engine.iterators import Iterators
 from redraft.engine.latency import StepClock

@@ -6,13 +6,14 @@ import threading
 from collections.abc import Iterable
 from functools import partial
 
-from redraft.config import MAX_CANVAS, MAX_END_IDS, MIN_CANVAS
+from redraft.config import MAX_END_IDS
 from redraft.engine.build import new_runner, stored_units
 from redraft.engine.engine import Engine
 from redraft.engine.settings import EngineSettings
 from redraft.errors import SettingError
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.transformer import Transformer
+from redraft.settings import MAX_CANVAS, MIN_CANVAS
 from redraft.text.marks import Decoder
 
 

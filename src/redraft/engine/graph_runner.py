@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 
 from redraft.cache.pages import pages_for
-from redraft.config import GenerationSettings
 from redraft.constraints.pins import Allowed
 from redraft.diffusion.constraint import CanvasConstraint, Constraint, TabledConstraint
 from redraft.diffusion.rng import draw
@@ -40,6 +39,7 @@ from redraft.kernels.switches import graphable
 from redraft.model.packed.forward import new_images
 from redraft.model.packed.pages import new_pages
 from redraft.model.packed.transformer import PackedTransformer
+from redraft.settings import GenerationSettings
 from redraft.text.images import PlacedImage
 
 _log = logging.getLogger(__name__)

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from redraft.config import GenerationSettings
 from redraft.diffusion.records import Commit, DenoiseStep
 from redraft.errors import EngineError
+from redraft.settings import GenerationSettings
 from redraft.text.images import PlacedImage
 
 if TYPE_CHECKING:

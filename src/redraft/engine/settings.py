@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from redraft.config import MAX_NUMBER, plain, require_at_most, require_type
+from redraft.checks import MAX_NUMBER, plain, require_at_most, require_type
 from redraft.engine.policy import POLICIES
 from redraft.errors import SettingError, one_of
 

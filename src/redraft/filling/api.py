@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from redraft.config import MAX_CANVAS, SETTINGS, GenerationSettings, check_names, plain, resolve_settings
+from redraft.checks import check_names, plain
 from redraft.errors import SettingError, check_utf8
 from redraft.filling.context import VIEW, Context, open_seam
 from redraft.filling.hole import GAP, Hole
@@ -19,6 +19,7 @@ from redraft.filling.result import Filling, FillResult
 from redraft.filling.seams import LONGEST, Seam, Seams
 from redraft.filling.spare import draft_of_own_length
 from redraft.model import Transformer
+from redraft.settings import MAX_CANVAS, SETTINGS, GenerationSettings, resolve_settings
 from redraft.text.line_ends import with_newlines
 from redraft.text.pieces import join_pieces, split_pieces
 from redraft.text.tokenizer import Tokenizer

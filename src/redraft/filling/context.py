@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from redraft.cache import KVCache
-from redraft.config import GenerationSettings
 from redraft.diffusion.prefill import prefill
 from redraft.filling.seams import LONGEST, Seam, Seams
 from redraft.model import Transformer
+from redraft.settings import GenerationSettings
 
 VIEW = 32
 """Canvas positions after the filling, for the nearest given text, when many lengths are tried."""

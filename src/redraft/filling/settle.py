@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from redraft.cache import KVCache
-from redraft.config import GenerationSettings
 from redraft.diffusion.constraint import CanvasConstraint
 from redraft.diffusion.records import DenoiseStep
 from redraft.diffusion.rng import Draws, draw
@@ -28,6 +27,7 @@ from redraft.diffusion.schedule import temperature
 from redraft.diffusion.step import CanvasState, Outcome, StepRule, begin, decide, rule_fields
 from redraft.errors import NotFiniteError
 from redraft.model import Transformer
+from redraft.settings import GenerationSettings
 
 _T = TypeVar("_T")
 

@@ -11,7 +11,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from redraft.config import FULL, MAX_NUMBER, SLIDING, ModelConfig, end_ids, is_positive
+from redraft.checks import MAX_NUMBER, is_positive
+from redraft.config import FULL, SLIDING, ModelConfig, end_ids
 from redraft.errors import CheckpointError, HubError, why
 from redraft.model.presets import PRESETS
 

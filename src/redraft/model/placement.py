@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from redraft.config import plain, require_type
+from redraft.checks import plain, require_type
 from redraft.errors import SettingError, one_of
 
 Dtype = Literal["auto", "bfloat16", "bf16", "float32", "fp32"]

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from redraft import kernels
-from redraft.config import ModelConfig, is_positive
+from redraft.checks import is_positive
+from redraft.config import ModelConfig
 from redraft.errors import CheckpointError
 from redraft.model.attention import RMSNorm
 from redraft.model.moe import GatedMLP

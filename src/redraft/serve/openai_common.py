@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from redraft.config import GenerationSettings
 from redraft.engine.request import Finished, TokenConfidence
 from redraft.serve.planning import Plan
+from redraft.settings import GenerationSettings
 from redraft.text.marks import empty_thought_length
 from redraft.text.tokenizer import Tokenizer
 

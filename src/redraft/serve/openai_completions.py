@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from redraft.config import GenerationSettings, resolve_settings
 from redraft.diffusion.records import Commit
 from redraft.engine.request import AnswerStats, Finished
 from redraft.engine.transcript import first_stop
@@ -23,6 +22,7 @@ from redraft.serve.openai_common import completion_logprobs, extras, finish_reas
 from redraft.serve.planning import Plan, Planner
 from redraft.serve.service import Service
 from redraft.serve.shapes.completions import CompletionRequest
+from redraft.settings import GenerationSettings, resolve_settings
 from redraft.text.tokenizer import Tokenizer
 
 

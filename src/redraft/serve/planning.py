@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from redraft.config import LOWEST_T_MAX, resolve_settings
 from redraft.constraints.build import says_where_text_stands
 from redraft.engine.async_engine import AsyncEngine
 from redraft.engine.request import Request
@@ -16,6 +15,7 @@ from redraft.errors import TOO_LONG, InputError, PromptError, about, check_utf8
 from redraft.llm import LLM
 from redraft.serve.faults import Fault
 from redraft.serve.settings import ServeSettings
+from redraft.settings import LOWEST_T_MAX, resolve_settings
 from redraft.text.placing import EncodedPrompt
 from redraft.text.prompt import thought_open
 from redraft.text.tokenizer import Tokenizer

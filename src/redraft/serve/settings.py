@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 
-from redraft.config import MAX_NUMBER, require_at_most
+from redraft.checks import MAX_NUMBER, require_at_most
 from redraft.engine.settings import EngineSettings
 from redraft.errors import SettingError
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from redraft.config import require_type
+from redraft.checks import require_type
 from redraft.errors import PromptError, SettingError
 from redraft.text.images import Grid
 from redraft.text.messages import check_messages, plain_data

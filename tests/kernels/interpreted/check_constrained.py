@@ -9,7 +9,6 @@ from torch import Tensor
 
 from redraft import kernels
 from redraft.bench.random_weights import random_source
-from redraft.config import GenerationSettings
 from redraft.constraints.answer import AutomatonConstraint
 from redraft.constraints.automaton import Budget
 from redraft.constraints.regex import parse_regex
@@ -26,6 +25,7 @@ from redraft.kernels.triton.segments import DENOISE, Segments
 from redraft.kernels.vocabulary import NEVER
 from redraft.model.packed.build import pack
 from redraft.model.packed.transformer import PackedTransformer
+from redraft.settings import GenerationSettings
 
 SPELLED = [b"", b"a", b"b", b"ab", b"ba", b"aab", b"bb"]
 CAP, HEAT = 30.0, torch.tensor([0.7, 1.0])

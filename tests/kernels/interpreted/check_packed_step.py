@@ -8,13 +8,14 @@ import torch
 
 from redraft import kernels
 from redraft.bench.random_weights import random_source
-from redraft.config import FULL, SLIDING, GenerationSettings
+from redraft.config import FULL, SLIDING
 from redraft.diffusion.step import rule_fields
 from redraft.engine.graph_runner import GraphRunner
 from redraft.engine.work import Denoise, Encode, Limits, Segment
 from redraft.model.packed.build import pack
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.presets import preset
+from redraft.settings import GenerationSettings
 
 CONFIG = replace(
     preset("nano"),

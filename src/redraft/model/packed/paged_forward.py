@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from redraft.cache.pages import PAGE, pages_for
-from redraft.config import MAX_CANVAS
 from redraft.kernels.streams import capture, exclusive_streams, memory_for_graphs, on_device
 from redraft.kernels.switches import graphable
 from redraft.kernels.triton.rehearsal import rehearse, rehearsing
@@ -28,6 +27,7 @@ from redraft.model.packed.forward import Inputs, forward
 from redraft.model.packed.paged_cache import KINDS, PagedCache, PageStore
 from redraft.model.packed.weights import PackedModel
 from redraft.model.vision import ImageEmbeddings
+from redraft.settings import MAX_CANVAS
 
 SEGMENT_ROWS = (64, 256, 512)
 """Lengths of segments; kernels are compiled for each one used."""

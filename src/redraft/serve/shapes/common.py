@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar, Self, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from redraft.config import MAX_NUMBER
+from redraft.checks import MAX_NUMBER
 
 T = TypeVar("T")
 
