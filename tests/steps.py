@@ -40,8 +40,8 @@ def take_steps(
             )
             for slot in going
         ]  # fmt: skip
-        for drafted in runner.run(work) if work else []:
-            found[drafted.slot].append(drafted)
+        for result in runner.run(work) if work else []:
+            found[result.slot].append(result)
     return found
 
 

@@ -62,7 +62,7 @@ def test_every_step_equals_the_reference(model: Transformer) -> None:
 
 def test_an_adaptive_stop_equals_the_reference(model: Transformer) -> None:
     settings = dataclasses.replace(SETTINGS, stability_threshold=0, steps=12)
-    means = [sum(drafted.entropy) / LENGTH for drafted in together(model, [PROMPT], [5], settings)[0]]
+    means = [sum(result.entropy) / LENGTH for result in together(model, [PROMPT], [5], settings)[0]]
     surest = min(range(1, 8), key=means.__getitem__)
     settings = dataclasses.replace(settings, confidence_threshold=float(means[surest]) + 1e-3)
     (ours,) = together(model, [PROMPT], [5], settings)
@@ -83,7 +83,7 @@ def test_neighbours_change_nothing(model: Transformer) -> None:
     settings = dataclasses.replace(SETTINGS, confidence_threshold=3.0)
     for i, steps in enumerate(together(model, prompts, [0, 1, 2, 3], settings)):
         (alone,) = together(model, [prompts[i]], [i], settings)
-        assert [dataclasses.replace(drafted, slot=i) for drafted in alone] == steps
+        assert [dataclasses.replace(result, slot=i) for result in alone] == steps
 
 
 def test_the_seed_decides(model: Transformer) -> None:

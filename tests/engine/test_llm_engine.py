@@ -101,9 +101,9 @@ def test_a_stream_that_is_collected_during_a_forward_disturbs_no_other(llm: LLM)
     run_forward = llm.engine.runner.run
 
     def collecting(work: Sequence[Segment]) -> list[DenoiseResult]:
-        drafted = run_forward(work)
+        results = run_forward(work)
         gc.collect()
-        return drafted
+        return results
 
     llm.engine.runner.run = collecting  # type: ignore[method-assign]
     gc.disable()

@@ -85,15 +85,15 @@ def test_constrained_canvases_do_not_depend_on_company_or_graphs(
     assert together == steps(runner_of(model, graphs=False), limits)
     for slot, limit in limits.items():
         assert together[slot] == steps(runner_of(model, graphs=True), {slot: limit})[slot]
-    for drafted in together[1]:
-        text = b"".join(SPELLED[token] for token in drafted.argmax_canvas)
+    for result in together[1]:
+        text = b"".join(SPELLED[token] for token in result.argmax_canvas)
         assert len(text) == 5
         assert text[2:3] == b":"
     for slot in (0, 2):
-        for drafted in together[slot]:
-            assert drafted.argmax_canvas[4] == 3
-            assert np.isfinite(drafted.entropy).all()
-            assert b"x" in b"".join(SPELLED[token] for token in drafted.argmax_canvas)[9:]
+        for result in together[slot]:
+            assert result.argmax_canvas[4] == 3
+            assert np.isfinite(result.entropy).all()
+            assert b"x" in b"".join(SPELLED[token] for token in result.argmax_canvas)[9:]
 
 
 @torch.inference_mode()

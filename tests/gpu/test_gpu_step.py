@@ -196,9 +196,9 @@ def test_images_alone_and_among_others_with_graphs_and_without(seeing: Transform
     alone.run(encodes(1, prompts[1]))
     for step in range(3):
         steps = [step_of(slot, len(prompts[slot]), step) for slot in (0, 1)]
-        drafted = graph.run(steps)
-        assert drafted == single.run(steps)
-        assert drafted[1] == alone.run(steps[1:])[0]
+        results = graph.run(steps)
+        assert results == single.run(steps)
+        assert results[1] == alone.run(steps[1:])[0]
 
 
 @torch.inference_mode()
@@ -213,8 +213,8 @@ def test_what_images_come_to_is_as_near_to_fp32_as_eager_bf16(seeing: Transforme
         runner.assign(0, list(range(PAGES)), list(reversed(range(PAGES))))
         with kernels.force("eager") if isinstance(runner, EagerRunner) else nullcontext():
             runner.run(encodes(0, shown))
-            (drafted,) = runner.run([step_of(0, len(shown), 0)])
-        entropies.append(torch.tensor(drafted.entropy))
+            (result,) = runner.run([step_of(0, len(shown), 0)])
+        entropies.append(torch.tensor(result.entropy))
     truth, eager, ours = entropies
     assert (eager - truth).norm() > 0
     assert (ours - truth).norm() <= 2 * (eager - truth).norm()

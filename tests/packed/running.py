@@ -73,8 +73,8 @@ def plainly(
     return found[0]
 
 
-def same(record: DenoiseResult, drafted: DenoiseResult) -> bool:
+def same(record: DenoiseResult, result: DenoiseResult) -> bool:
     """Equal decisions; entropies to rounding."""
-    close = torch.allclose(torch.tensor(record.entropy), torch.tensor(drafted.entropy), atol=1e-4)
+    close = torch.allclose(torch.tensor(record.entropy), torch.tensor(result.entropy), atol=1e-4)
     names = "canvas", "argmax_canvas", "accepted", "converged"
-    return close and all(np.array_equal(getattr(record, name), getattr(drafted, name)) for name in names)
+    return close and all(np.array_equal(getattr(record, name), getattr(result, name)) for name in names)

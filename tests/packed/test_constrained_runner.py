@@ -41,9 +41,9 @@ def test_every_step_is_that_of_the_eager_runner(plain: Transformer, packed: Pack
     runner = new_runner(packed)
     runner.run([Encode(slot=0, start=0, token_ids=PROMPTS[0])])
     for step, record in enumerate(records):
-        (drafted,) = runner.run([step_of(0, 40, step, constraint=limit)])
-        assert same(record, drafted)
-        assert drafted.top is None
+        (result,) = runner.run([step_of(0, 40, step, constraint=limit)])
+        assert same(record, result)
+        assert result.top is None
 
 
 def test_a_canvas_shorter_than_the_buffers(plain: Transformer, packed: PackedTransformer) -> None:
@@ -63,9 +63,9 @@ def answers(packed: PackedTransformer, limits: Mapping[int, TabledConstraint | N
         work: list[Segment] = [
             step_of(slot, len(PROMPTS[slot]), step, constraint=limit) for slot, limit in limits.items()
         ]
-        drafted = runner.run(work)
-        assert [one.slot for one in drafted] == list(limits)
-        for one in drafted:
+        results = runner.run(work)
+        assert [one.slot for one in results] == list(limits)
+        for one in results:
             found[one.slot].append(one)
     return found
 
@@ -107,5 +107,5 @@ def test_a_logit_that_is_no_number_is_told(packed: PackedTransformer) -> None:
     runner, limit = new_runner(packed), canvas(WORDS)
     runner.run([step_of(0, 0, 0, constraint=limit)])
     runner.shared.state.soft[0, 3] = torch.nan
-    (drafted,) = runner.run([step_of(0, 0, 1, constraint=limit)])
-    assert np.isnan(drafted.entropy).any()
+    (result,) = runner.run([step_of(0, 0, 1, constraint=limit)])
+    assert np.isnan(result.entropy).any()

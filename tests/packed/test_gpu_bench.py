@@ -99,9 +99,9 @@ def test_the_board_runs_prompts_longer_than_the_window_and_steps(monkeypatch: py
     board.prefill()
     assert board.engine_ms() > 0
     assert Board(model, StepCase(batch=17, context=16)).fused_ms() is None
-    drafted = board.runner.run(board.steps_at(1))
-    assert [one.slot for one in drafted] == [0, 1]
-    assert not any(one.converged for one in drafted)
+    results = board.runner.run(board.steps_at(1))
+    assert [one.slot for one in results] == [0, 1]
+    assert not any(one.converged for one in results)
     asked, run = [], board.runner.run
     monkeypatch.setattr(board.runner, "run", lambda work: (asked.extend(work), run(work))[1])
     assert len(board.engine_times(constraint("[a-z]{3,99}"))) == board.case.repeats
@@ -118,8 +118,8 @@ def test_sharp_distributions_are_those_of_a_few_tokens_and_only_for_a_while(fp8:
 
     def entropy() -> float:
         board = Board(model, StepCase(batch=1, context=0))
-        (drafted,) = board.runner.run(board.steps_at(0))
-        return sum(drafted.entropy) / len(drafted.entropy)
+        (result,) = board.runner.run(board.steps_at(0))
+        return sum(result.entropy) / len(result.entropy)
 
     flat = entropy()
     with sharpened(model):

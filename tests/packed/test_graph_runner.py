@@ -46,9 +46,9 @@ def test_every_step_is_that_of_the_eager_runner_alone_and_beside_others(
         assert same(record, alone.run([step_of(0, 40, step)])[0])
         work = [Encode(slot=2, start=0, token_ids=ids(3, 5)), step_of(0, 40, step)]
         open_too = step < len(records[1])
-        drafted = together.run([*work, step_of(1, 9, step, length=12)] if open_too else work)
-        assert same(record, drafted[0])
-        assert not open_too or same(records[1][step], drafted[1])
+        results = together.run([*work, step_of(1, 9, step, length=12)] if open_too else work)
+        assert same(record, results[0])
+        assert not open_too or same(records[1][step], results[1])
 
 
 def test_a_canvas_need_not_begin_with_its_likeliest_token(plain: Transformer, packed: PackedTransformer) -> None:
@@ -125,8 +125,8 @@ def test_constraints_are_sampled_outside_and_log_probabilities_told_at_the_end(
         told, held = runner.run(work)
         assert same(record, held)
         assert held.argmax_canvas[2] == 77
-        for part, drafted in zip(work, (told, held), strict=True):
-            assert (drafted.top is not None) == (part.last or drafted.converged)
+        for part, result in zip(work, (told, held), strict=True):
+            assert (result.top is not None) == (part.last or result.converged)
     assert told.top is not None
     assert held.top is not None
     assert told.top.token_ids[0] == ()
@@ -175,10 +175,10 @@ def test_more_segments_than_the_largest_graph_run_in_turns(packed: PackedTransfo
     prompt = ids(7, 300)  # 19 segments of 16 rows
     chunks = [Encode(slot=0, start=at, token_ids=prompt[at : at + 256]) for at in (0, 256)]
     others = [Encode(slot=1, start=at, token_ids=prompt[at : at + 256]) for at in (0, 256)]
-    drafted = runner.run([*chunks, *others, step_of(0, 300, 0), step_of(1, 300, 0, seed=100)])
+    results = runner.run([*chunks, *others, step_of(0, 300, 0), step_of(1, 300, 0, seed=100)])
     whole.run(chunks)
-    assert np.array_equal(drafted[0].argmax_canvas, drafted[1].argmax_canvas)
-    assert same(drafted[0], whole.run([step_of(0, 300, 0)])[0])
+    assert np.array_equal(results[0].argmax_canvas, results[1].argmax_canvas)
+    assert same(results[0], whole.run([step_of(0, 300, 0)])[0])
 
 
 def test_adapters_beside_each_other_answer_as_alone(plain: Transformer, packed: PackedTransformer) -> None:
@@ -191,7 +191,7 @@ def test_adapters_beside_each_other_answer_as_alone(plain: Transformer, packed: 
     together = RunnerByAdapter(first, {name: first.for_model(twin) for name, twin in twins.items()})
     names = (None, "a", "b")
     together.run([Encode(slot=slot, start=0, token_ids=prompt, adapter=name) for slot, name in enumerate(names)])
-    drafted = [
+    results = [
         together.run([step_of(slot, 20, step, adapter=name, seed=1) for slot, name in enumerate(names)])
         for step in range(3)
     ]
@@ -199,8 +199,8 @@ def test_adapters_beside_each_other_answer_as_alone(plain: Transformer, packed: 
         alone = new_runner(packed if name is None else twins[name])
         alone.run([Encode(slot=slot, start=0, token_ids=prompt)])
         for step in range(3):
-            assert drafted[step][slot] == alone.run([step_of(slot, 20, step, seed=1)])[0]
-    assert len({one.argmax_canvas.tobytes() for one in drafted[-1]}) == 3
+            assert results[step][slot] == alone.run([step_of(slot, 20, step, seed=1)])[0]
+    assert len({one.argmax_canvas.tobytes() for one in results[-1]}) == 3
 
 
 def test_requests_may_have_a_single_page(packed: PackedTransformer) -> None:
@@ -339,8 +339,8 @@ def test_pages_that_cannot_be_cleaned_at_once_are_cleaned_before_they_are_used_a
         with pytest.raises(torch.OutOfMemoryError):
             runner.run([Encode(slot=1, start=0, token_ids=ids(1, 20))])
     runner.assign(1, (4,), (4,))
-    (drafted,) = runner.run([Encode(slot=1, start=0, token_ids=ids(1, 20)), step_of(1, 20, 0)])
-    assert np.isfinite(drafted.entropy).all()
+    (result,) = runner.run([Encode(slot=1, start=0, token_ids=ids(1, 20)), step_of(1, 20, 0)])
+    assert np.isfinite(result.entropy).all()
     assert all(pool.isfinite().all() for pool in values)
 
 

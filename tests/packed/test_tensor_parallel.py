@@ -46,8 +46,8 @@ def test_every_step_is_that_of_the_plain_model(plain: Transformer, gpus: int) ->
     runner.run([Encode(slot=0, start=0, token_ids=prompts[0]), Encode(slot=1, start=0, token_ids=prompts[1])])
     for step in range(max(map(len, records))):
         work = [step_of(slot, len(prompts[slot]), step) for slot in (0, 1) if step < len(records[slot])]
-        for part, drafted in zip(work, runner.run(work), strict=True):
-            assert same(records[part.slot][step], drafted)
+        for part, result in zip(work, runner.run(work), strict=True):
+            assert same(records[part.slot][step], result)
 
 
 def test_every_share_samples_some_of_the_canvases(plain: Transformer) -> None:

@@ -127,10 +127,10 @@ def _sample(
     best, candidate = argmax, seen.candidate
     if automaton.tokens is not None:
         best, candidate = (automaton.tokens[column.long()].int() for column in (best, candidate))
-    told = replace(seen, argmax=best, candidate=candidate, entropy=seen.entropy + spoiled)
+    prediction = replace(seen, argmax=best, candidate=candidate, entropy=seen.entropy + spoiled)
     table = vocabulary.head, shard.embedding_scale, None, cool, fields.views["want_soft"], segments
     soft = partial(call, "soft_embeddings", soft_embeddings, logits, seen, *table, turned=vocabulary.turned)
-    return Sampled(seen=[told], soft=[], last=soft), held
+    return Sampled(seen=[prediction], soft=[], last=soft), held
 
 
 def _canvases(fields: StepFields) -> Segments:

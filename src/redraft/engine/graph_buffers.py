@@ -157,7 +157,7 @@ class StepBuffers:
         """Copy a report [S,2+4L], or that of some segments from `first` on, to the host."""
         self._report[first : first + len(block)].copy_(block, non_blocking=True)
 
-    def drafted(self, index: int, segment: Denoise) -> DenoiseResult:
+    def result(self, index: int, segment: Denoise) -> DenoiseResult:
         """What the last report to arrive, see `kernels.triton.step.Report`, says of a canvas."""
         report = self._arrived[index].copy()  # the next report comes to the same place
         canvas, argmax, accepted, entropy = report[2:].reshape(4, -1)[:, : segment.length]

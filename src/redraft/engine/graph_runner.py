@@ -152,17 +152,17 @@ class GraphRunner:
     @torch.inference_mode()
     def run(self, work: Sequence[Segment]) -> list[DenoiseResult]:
         """See `engine.work.Runner`."""
-        drafted: list[DenoiseResult] = []
+        results: list[DenoiseResult] = []
         pages = self.shared.pages
         pages.begin(work)
         with on_device(self.model.device):
             places = self._see([image for segment in work if isinstance(segment, Encode) for image in segment.images])
             for parts in self._launches(work):
-                drafted += self._forward(parts, places)
+                results += self._forward(parts, places)
         order = {segment.slot: number for number, segment in enumerate(work) if isinstance(segment, Denoise)}
-        drafted.sort(key=lambda one: order[one.slot])
-        pages.trust(one.slot for one in drafted if np.isfinite(one.entropy).all())
-        return drafted
+        results.sort(key=lambda one: order[one.slot])
+        pages.trust(one.slot for one in results if np.isfinite(one.entropy).all())
+        return results
 
     def _launches(self, work: Sequence[Segment]) -> Iterator[list[Segment]]:
         """Parts in runs that fit a graph, keeping those of one segment together: they may see each other."""
@@ -214,7 +214,7 @@ class GraphRunner:
         rows = self.limits.canvas
         return [
             attach_logprobs(
-                self.model, hidden[0][index * rows :][: part.length], part, step.buffers.drafted(index, part)
+                self.model, hidden[0][index * rows :][: part.length], part, step.buffers.result(index, part)
             )
             for index, part in enumerate(parts)
             if isinstance(part, Denoise)
