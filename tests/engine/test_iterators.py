@@ -2,13 +2,18 @@
 
 import dataclasses
 import signal
+import threading
+import time
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from itertools import count, islice
 
 import pytest
-from asking import SETTINGS, Make, add, ask, run, untimed
+from asking import CANVAS, SETTINGS, Make, add, ask, run, untimed
 
+from redraft.engine import iterators
 from redraft.engine.engine import Engine
 from redraft.engine.request import Event, Finished, Request
 from redraft.errors import EngineError, SettingError
@@ -273,3 +278,35 @@ def test_the_id_of_a_request_that_waits_to_be_fed_in_is_taken(make: Make) -> Non
         with pytest.raises(SettingError, match="request_id 3 is already being answered"):
             taken(ask(3))
     assert {event.request_id for event in (*told, *events) if isinstance(event, Finished)} == {0, 1, 2, 3}
+
+
+def test_an_end_that_another_thread_is_still_telling_is_the_last_event(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told, taken = threading.Event(), threading.Event()
+
+    class Slow(deque[Event]):
+        def append(self, event: Event) -> None:
+            super().append(event)
+            if isinstance(event, Finished) and event.request_id == 2:
+                told.set()
+                taken.wait(10)
+                time.sleep(0.1)  # the other thread asks for more meanwhile
+
+    def reader() -> None:
+        told.wait(10)
+        for event in events:
+            read.append(event)
+            if isinstance(event, Finished):
+                taken.set()
+
+    monkeypatch.setattr(iterators, "deque", Slow)
+    engine = make()
+    one, two = (ask(i, settings=dataclasses.replace(SETTINGS, steps=3 + i, max_tokens=CANVAS)) for i in (1, 2))
+    events = engine.answer([two])
+    read = [next(events)]
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(reader)
+        assert untimed(list(engine.answer([one]))) == expected(make, one)
+        reading.result(10)
+    assert untimed(read) == expected(make, two)

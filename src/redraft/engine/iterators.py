@@ -89,7 +89,7 @@ class Iterators:
         try:
             while rest and not engine.queue_full:
                 engine.queue(rest.popleft())
-            if not inbox.events:
+            if inbox.open and not inbox.events:  # another thread may have put the last end there
                 assert engine.busy, "a request was told no end"  # rather than wait for it for ever
                 with self._defer_sigint(inbox):
                     self._step(engine, inbox)
