@@ -11,7 +11,7 @@ from typing import Any
 from redraft.errors import SettingError
 
 MAX_NUMBER = 2**31 - 1
-"""The largest value of every other setting: GPU buffers hold 32 bits."""
+"""The largest value of a setting that has no bound of its own: GPU buffers hold 32 bits."""
 
 
 def check_names(given: Iterable[str], known: Iterable[str], unlisted: Iterable[str] = ()) -> None:

@@ -121,8 +121,8 @@ def predict(
     """Head, temperature, candidates, entropy and soft embeddings of one canvas' hidden states [L,D].
 
     `uniform` fp64 [L] picks the candidates. A constraint sees the whole canvas; all results then come from the
-    constrained distribution, and the argmax is its best string. Without one, the first position can be kept from having
-    certain tokens.
+    constrained distribution, and the argmax is its best string. Without one, the first position can have none of
+    `not_first`.
     """
     if constraint is not None:
         return _constrained(model, hidden, uniform, temperature, constraint, want_soft)

@@ -79,7 +79,9 @@ class Engine:
         self.queue(answer)
 
     def rehearse(self, request: Request) -> None:
-        """Compile a request's constraint for the GPU, as all others would wait for it; any thread may call it.
+        """Compile what a request's constraint needs on a GPU: in its first forward, all others would wait for that.
+
+        Any thread may call it.
 
         Raises `ConstraintError` if `max_tokens` is too small for the constraint.
         """
