@@ -123,14 +123,14 @@ def _sample(
     tables = CanvasTables.stacked(canvases.tables)
     tiles, argmax, spoiled, held = _obey(logits, automaton, tables, canvases.length, cap, temperatures)
     cool = torch.ones_like(temperatures)
-    seen = call("predict", head.sample, logits, tiles, None, cool, fields.counters, segments)
-    best, candidate = argmax, seen.candidate
+    prediction = call("predict", head.sample, logits, tiles, None, cool, fields.counters, segments)
+    best, candidate = argmax, prediction.candidate
     if automaton.tokens is not None:
         best, candidate = (automaton.tokens[column.long()].int() for column in (best, candidate))
-    prediction = replace(seen, argmax=best, candidate=candidate, entropy=seen.entropy + spoiled)
+    obeying = replace(prediction, argmax=best, candidate=candidate, entropy=prediction.entropy + spoiled)
     table = vocabulary.head, shard.embedding_scale, None, cool, fields.views["want_soft"], segments
-    soft = partial(call, "soft_embeddings", soft_embeddings, logits, seen, *table, turned=vocabulary.turned)
-    return Sampled(seen=[prediction], soft=[], last=soft), held
+    soft = partial(call, "soft_embeddings", soft_embeddings, logits, prediction, *table, turned=vocabulary.turned)
+    return Sampled(predictions=[obeying], soft=[], last=soft), held
 
 
 def _canvases(fields: StepFields) -> Segments:

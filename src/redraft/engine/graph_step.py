@@ -124,7 +124,7 @@ class Sampled:
     """One device's part of a step, some of its segments at a time: predictions, and soft embeddings [R,D] of all but
     the last of them, which `last` makes."""
 
-    seen: list[HeadResult]
+    predictions: list[HeadResult]
     soft: list[Tensor]
     last: Callable[[], Tensor]
 
@@ -135,11 +135,11 @@ class Sampled:
 
 def gather_choice(group: DeviceGroup, sampled: Sequence[Sampled]) -> Choice:
     """Argmax, candidate and entropy of all rows, gathered on the first device."""
-    seen = [one for part in sampled for one in part.seen]
+    predictions = [one for part in sampled for one in part.predictions]
     return Choice(
-        argmax=group.gather([one.argmax for one in seen]),
-        candidate=group.gather([one.candidate for one in seen]),
-        entropy=group.gather([one.entropy for one in seen]),
+        argmax=group.gather([one.argmax for one in predictions]),
+        candidate=group.gather([one.candidate for one in predictions]),
+        entropy=group.gather([one.entropy for one in predictions]),
     )
 
 
@@ -155,7 +155,7 @@ def _sample(config: ModelConfig, shard: Shard, fields: StepFields, hidden: Tenso
         part = fields.part(first, first + size)
         count = part.count * part.rows
         sampled.append(_sample_at_once(config, shard, part, hidden[first * fields.rows :][:count], logits[:count]))
-    return Sampled(seen=[seen for seen, _ in sampled], soft=soft, last=sampled[-1][1])
+    return Sampled(predictions=[prediction for prediction, _ in sampled], soft=soft, last=sampled[-1][1])
 
 
 def _sample_at_once(
@@ -165,6 +165,7 @@ def _sample_at_once(
     temperatures, segments, cap = fields.views["temperature"], fields.segments, config.final_logit_softcapping
     vocabulary, scale = shard.vocabulary, shard.embedding_scale
     given = hidden, vocabulary.head, cap, temperatures, fields.counters, segments, logits, fields.views["not_first"]
-    seen = call("predict", predict, *given)
+    prediction = call("predict", predict, *given)
     table = vocabulary.head, scale, cap, temperatures, fields.views["want_soft"], segments
-    return seen, partial(call, "soft_embeddings", soft_embeddings, logits, seen, *table, turned=vocabulary.turned)
+    soft = partial(call, "soft_embeddings", soft_embeddings, logits, prediction, *table, turned=vocabulary.turned)
+    return prediction, soft

@@ -80,10 +80,11 @@ class Settling:
         padded, lengths = pad_sequence(canvases, batch_first=True), list(map(len, canvases))  # [B,L]
         hidden = self._model.denoise(padded, self._cache.select(rows), soft, lengths)
         rules = [self._rule(self._guesses[row].limit) for row in rows]
-        seen = self._predict([hidden[i, self._free[row]] for i, row in enumerate(rows)], rows, rules, draws.uniform)
+        free = [hidden[i, self._free[row]] for i, row in enumerate(rows)]  # B x [F,D]
+        predictions = self._predict(free, rows, rules, draws.uniform)
         decided = [
-            decide(one, self._states[row], rule, draws.tokens[self._free[row]])
-            for row, rule, one in zip(rows, rules, seen, strict=True)
+            decide(prediction, self._states[row], rule, draws.tokens[self._free[row]])
+            for row, rule, prediction in zip(rows, rules, predictions, strict=True)
         ]
         records = self._records(rows, [outcome for _, outcome in decided], rules[0].temperature)
         for record, (state, _) in zip(records, decided, strict=True):
@@ -98,11 +99,11 @@ class Settling:
     ) -> list[Prediction]:
         """The predictions for the guesses' free positions from hidden states B x [F,D], as many at once as fit."""
         drawn, limits = [uniform[self._free[row]] for row in rows], [rule.constraint for rule in rules]
-        heat, want_soft, seen = rules[0].temperature, not rules[0].last, list[Prediction]()
+        heat, want_soft, predictions = rules[0].temperature, not rules[0].last, list[Prediction]()
         for part in _runs(list(map(len, hidden)), rows_at_once(self._model)):
             given = hidden[part], drawn[part], heat, limits[part]
-            seen += predict_together(self._model, *given, want_soft=want_soft)
-        return seen
+            predictions += predict_together(self._model, *given, want_soft=want_soft)
+        return predictions
 
     def _begin(self, row: int, noise: Tensor) -> CanvasState:
         guess, free = self._guesses[row], self._free[row]
