@@ -1,8 +1,8 @@
 """Editing: a span of a text is changed, and everything else stays the same, byte for byte.
 
-spans    characters, lines, tokens and diffs     drafts      what the span begins as
-reading  what the model is shown before it       api         the edit itself
-following  the next edit after some others
+spans      characters, lines, tokens and diffs     drafts     what the span begins as
+reading    what the model is shown before it       api        the edit itself
+following  the next edit after some others         result     what editing returns
 """
 
 from redraft.editing.api import edit
