@@ -120,11 +120,6 @@ class Adapter:
                 )
 
 
-def shapes_of(model: Transformer) -> dict[str, tuple[int, ...]]:
-    """The shape of every weight."""
-    return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-
-
 @torch.no_grad()
 def merge(model: Transformer, adapter: Adapter) -> None:
     """Add an adapter's changes to the model's weights, in fp32, and round to the model's dtype once.
