@@ -20,7 +20,10 @@ def command_line() -> str:
 
 
 def print_results(name: str, records: Sequence[Mapping[str, Any]], folder: Path | None) -> None:
-    """Print the records as a line of JSON, even if the dated files that a folder is given for cannot be written."""
+    """Write the records to dated files in `folder`, if given, and print them as one line of JSON in any case.
+
+    Raises `OSError` after printing if the files cannot be written.
+    """
     from redraft.bench.results import write_results
 
     written = {}

@@ -100,8 +100,8 @@ class CsvLog:
 class Board:
     """Writes every logged number to TensorBoard's format, into a folder of the run.
 
-    TensorBoard drops what an earlier run wrote there after step `done`. Its own writer has a thread, which prints a
-    traceback when the disk is full.
+    When it reads them, TensorBoard drops what an earlier run wrote after step `done`. Its own writer is not used: that
+    has a thread, which prints a traceback when the disk is full.
     """
 
     def __init__(self, folder: Path, done: int) -> None:
