@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from redraft.bench.machine import versions
 from redraft.cli.main import main
 from redraft.errors import SettingError
 from redraft.model import Transformer
@@ -60,6 +61,7 @@ def test_the_command_measures_steps(choice: tuple[str, ...], capsys) -> None:
     record = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert record["all_tokens_per_second"] > record["clean_tokens_per_second"] > 0
     assert record["share_of_peak"] is None
+    assert record["versions"] == versions()
     assert len(record["losses"]) == 1
     assert record["losses"][0] > 3
 

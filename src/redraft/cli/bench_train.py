@@ -36,6 +36,7 @@ def train(
 
     The two streams of a step are the clean rows and their canvases. Under torchrun the figures are of all devices.
     """
+    from redraft.bench.machine import versions
     from redraft.bench.random_weights import check_memory
     from redraft.model.folders import shape_of
     from redraft.train.bench import BenchSettings, measure
@@ -59,4 +60,4 @@ def train(
             f"{record['all_tokens_per_second']:,} tokens/s ({record['clean_tokens_per_second']:,} clean), "
             f"{record['tflops_per_device']} TFLOP/s a device, {share} of the bf16 peak{memory}"
         )
-    print_json({"shape": shape, **record, "command": command_line()})
+    print_json({"shape": shape, **record, "versions": versions(), "command": command_line()})

@@ -153,7 +153,6 @@ def _record(
         "bench": "train",
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "devices": world.size,
-        "versions": {"torch": torch.__version__},
         **vars(settings),
         "active_parameters": active_parameters(config),
         "seconds_per_step": round(seconds, 4),
