@@ -23,7 +23,7 @@ class Nvfp4Weight:
 
     codes   uint8 [...,N,K/2]     two inputs a byte, the even one in the low nibble
     scale   e4m3  [...,N,K/16]
-    factor  fp32  [...,N,1]       of each row, the same in a whole matrix
+    factor  fp32  [...,N,1]       of each row; files have one for a whole matrix
     """
 
     codes: Tensor
