@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from redraft.constraints.chain import Ends
 from redraft.constraints.device import automaton_tables, canvas_tables
-from redraft.constraints.resident import Resident
+from redraft.constraints.resident import resident_ids
 from redraft.constraints.tokens import TokenAutomaton
 from redraft.diffusion.sampler import Distribution
 from redraft.kernels.triton.constrained import AutomatonTables, CanvasTables
@@ -30,9 +30,12 @@ class Allowed:
     ) -> None:
         self._length, self._pins = length, dict(sorted((pins or {}).items()))
         self._never = {place: tuple(sorted(set(ids))) for place, ids in (forbidden or {}).items()}
-        free = [place for place in range(length) if place not in self._pins]
-        self._places, self._tokens, self._rows = map(_resident, (self._pins, self._pins.values(), free))
-        self._forbidden = {row: _resident(self._never[place]) for row, place in enumerate(free) if place in self._never}
+        free = tuple(place for place in range(length) if place not in self._pins)
+        places, tokens = tuple(self._pins), tuple(self._pins.values())
+        self._places, self._tokens, self._rows = map(resident_ids, (places, tokens, free))
+        self._forbidden = {
+            row: resident_ids(self._never[place]) for row, place in enumerate(free) if place in self._never
+        }
         self._tables: dict[torch.device, CanvasTables] = {}
 
     def tokens(self, device: torch.device) -> None:
@@ -69,10 +72,6 @@ class Allowed:
         for place, token in self._pins.items():
             held[place] = token
         return canvas_tables(device, possible, held, Ends(0, np.ones(1, dtype=bool)))
-
-
-def _resident(ids: Iterable[int]) -> Resident:
-    return Resident(torch.tensor(list(ids), dtype=torch.long))
 
 
 @lru_cache(maxsize=16)

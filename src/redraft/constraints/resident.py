@@ -27,5 +27,5 @@ class Resident:
 
 @lru_cache(maxsize=32)
 def resident_ids(ids: tuple[int, ...]) -> Resident:
-    """Token ids, int64 [N]; one object for all who give the same ids."""
+    """Token ids or positions, int64 [N]; one object for all who give the same ones."""
     return Resident(torch.tensor(ids, dtype=torch.long))
