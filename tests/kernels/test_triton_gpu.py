@@ -205,21 +205,23 @@ def test_attention(
     assert_as_exact_as_eager(attend, *inputs, rows=segments.live())
 
 
-@pytest.mark.parametrize(("rows", "more"), [(128, 1), (64, 1), (64, 2)])
-@pytest.mark.parametrize(("groups", "dim", "window"), [(4, 256, 40), (4, 256, None), (2, 512, None)])
+@pytest.mark.parametrize(
+    ("dim", "rows", "parts"),
+    [(256, 128, 1), (256, 64, 1), (256, 64, 2), (512, 128, 2), (512, 64, 2), (512, 64, 4), (512, 64, 1)],
+)
+@pytest.mark.parametrize("window", [40, None])
 @pytest.mark.parametrize("segments_of", [mixed, mixed_with_images])
 def test_attention_in_gluon_has_the_same_bits(
-    groups: int, dim: int, window: int | None, rows: int, more: int, segments_of: Callable[[], Segments]
+    dim: int, rows: int, parts: int, window: int | None, segments_of: Callable[[], Segments]
 ) -> None:
-    segments, table = segments_of(), torch.randperm(16).int().view(4, 4)
+    groups, segments, table = 1024 // dim, segments_of(), torch.randperm(16).int().view(4, 4)
     q, keys, values = bf16(4 * ROWS, 8, dim, scale=dim**-0.5), *(bf16(16, 256, groups, dim) for _ in range(2))
     if not fits(q, keys, segments):
         pytest.skip("needs a Hopper GPU")
-    parts = dim // 256
-    shape = {"keys": 64 // parts, "splits": 1, "warps": 4, "stages": 2}
+    shape = {"keys": 64 * 256 // dim, "splits": 1, "warps": 4, "stages": 2}
     tiles = (
-        attention.AttentionTile(rows=64, parts=parts, **shape),
-        attention.AttentionTile(rows=rows, parts=parts * more, gluon=True, **shape),
+        attention.AttentionTile(rows=64, parts=dim // 256, **shape),
+        attention.AttentionTile(rows=rows, parts=parts, gluon=True, **shape),
     )
     plain, gluon = (attention.attend(q, keys, values, table, segments, window=window, tile=tile) for tile in tiles)
     assert isinstance(plain, Tensor)

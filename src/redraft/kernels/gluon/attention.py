@@ -12,10 +12,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from redraft.kernels.gluon.language import bulk_load, bulk_store, descriptor, gl, gluon, hopper, reinterpret, use_gluon
+from redraft.kernels.gluon.language import bulk_load, descriptor, gl, gluon, hopper, reinterpret, use_gluon
 from redraft.kernels.gluon.ring import await_place, new_barriers
+from redraft.kernels.gluon.running_softmax import edges_of, masked, seen_by, store_means, turns_of, weigh
 from redraft.kernels.triton.language import await_inputs, early
-from redraft.kernels.triton.segments import KIND_DENOISE, KIND_ENCODE_IMAGES, KIND_UNUSED, Segments
+from redraft.kernels.triton.segments import Segments
 
 
 def fits(q: Tensor, keys: Tensor, segments: Segments) -> bool:
@@ -64,24 +65,8 @@ def _attend_kernel(
     TILE: gl.constexpr = 64 * WARP_GROUPS
     segment, group = gl.program_id(2), gl.program_id(1)
     first_row, part = gl.program_id(0) // PARTS * TILE, gl.program_id(0) % PARTS
-    what, begin, count = gl.load(kind + segment), gl.load(start + segment), gl.load(length + segment)
-    if what == KIND_UNUSED:
-        count = 0
-    # From the first key that the tile's first row sees to the last that its last row sees; padding rows take one turn,
-    # which is discarded.
-    token = first_row // SHARE
-    low, stop = begin, begin + count
-    if what < KIND_DENOISE:
-        low = begin + token
-        stop = begin + gl.minimum((first_row + TILE - 1) // SHARE + 1, count)
-    base = 0
-    if WINDOW > 0:
-        base = gl.maximum(low - (WINDOW - 1), 0)
-    if what == KIND_ENCODE_IMAGES:
-        base = gl.minimum(base, gl.load(since + segment * SEGMENT_ROWS + token))
-        stop = gl.load(until + segment * SEGMENT_ROWS + gl.minimum((first_row + TILE - 1) // SHARE, count - 1))
-    base = base // KEYS * KEYS
-    turns = gl.where(token < count, (stop - base + KEYS - 1) // KEYS, 1)
+    seen = seen_by(segment, kind, start, length, since, until, SEGMENT_ROWS)
+    walk = turns_of(seen, first_row, TILE, SHARE, WINDOW, KEYS)
 
     queries = gl.allocate_shared_memory(q.dtype, [WARP_GROUPS, 64 // SHARE, SHARE, DIM], q.layout)
     key_ring = gl.allocate_shared_memory(keys.dtype, [STAGES, KEYS, DIM], keys.layout)
@@ -93,8 +78,6 @@ def _attend_kernel(
     values_ready, values_free = new_barriers(STAGES, 1, WARP_GROUPS)
 
     place = (segment, group, part, first_row)
-    walk = (base, turns)
-    seen = (what, begin, count, since + segment * SEGMENT_ROWS, until + segment * SEGMENT_ROWS)
     rows = (queries, queries_ready)
     ring = (key_ring, value_ring, keys_ready, values_ready, keys_free, values_free)
     pages = page_table + segment * page_stride
@@ -160,7 +143,6 @@ def _attend_rows(
     key_ring, value_ring, keys_ready, values_ready, keys_free, values_free = ring
     segment, group, part, first_row = place
     base, turns = walk
-    what, begin, count, since, until = seen
     COLUMNS: gl.constexpr = DIM // PARTS
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16])
     MEAN: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16])
@@ -168,17 +150,7 @@ def _attend_rows(
     mine = reinterpret(queries.index(WARP_GROUP), queries.dtype, [64, DIM], gl.NVMMASharedLayout(128, 16, rank=2))
     first_row += WARP_GROUP * 64
 
-    # What each row sees is one range of positions, [low, high); between the edges no row has to be masked.
-    token = (first_row + gl.arange(0, 64, gl.SliceLayout(1, SCORES))) // SHARE
-    high = gl.where(what >= KIND_DENOISE, begin + count, begin + token + 1)
-    low = gl.zeros_like(high)
-    if WINDOW > 0:
-        low = gl.maximum(gl.where(what >= KIND_DENOISE, begin, begin + token) - (WINDOW - 1), 0)
-    if what == KIND_ENCODE_IMAGES:
-        high = gl.maximum(high, gl.load(until + token, mask=token < count, other=0))
-        low = gl.minimum(low, gl.load(since + token, mask=token < count, other=1 << 30))
-    edges = (low, high, gl.max(low, 0), gl.min(high, 0))
-
+    edges = edges_of(seen, first_row, SHARE, WINDOW, SCORES)
     peak = gl.full([64], float("-inf"), gl.float32, gl.SliceLayout(1, SCORES))
     mass = gl.zeros([64], gl.float32, gl.SliceLayout(1, SCORES))
     mean = gl.zeros([64, COLUMNS], gl.float32, MEAN)
@@ -188,7 +160,7 @@ def _attend_rows(
     await_place(keys_ready, 0, STAGES)
     scores = hopper.warpgroup_mma_wait(0, deps=[_score(held, mine, key_ring.index(0), nothing, HELD, DIM)])
     hopper.mbarrier.arrive(keys_free.index(0), count=1)
-    weights, _, peak, mass = _weigh(scores, peak, mass, base, edges, KEYS, SCORES)
+    weights, _, peak, mass = weigh(masked(scores, base, edges, KEYS, SCORES), peak, mass)
     weights = gl.convert_layout(weights.to(queries.dtype), WEIGHTS)
     if WARP_GROUPS == 1:
         await_place(values_ready, 0, STAGES)
@@ -201,7 +173,8 @@ def _attend_rows(
         mean = hopper.warpgroup_mma(weights, value_ring.index(before), mean, is_async=True)
         scores = hopper.warpgroup_mma_wait(1, deps=[scores])
         hopper.mbarrier.arrive(keys_free.index(stage), count=1)
-        following, fade, peak, mass = _weigh(scores, peak, mass, base + turn * KEYS, edges, KEYS, SCORES)
+        scores = masked(scores, base + turn * KEYS, edges, KEYS, SCORES)
+        following, fade, peak, mass = weigh(scores, peak, mass)
         following = gl.convert_layout(following.to(queries.dtype), WEIGHTS)
         fade = gl.convert_layout(fade, gl.SliceLayout(1, MEAN))
         if WARP_GROUPS == 1:
@@ -214,18 +187,8 @@ def _attend_rows(
     last = value_ring.index((turns - 1) % STAGES)
     mean = hopper.warpgroup_mma_wait(0, deps=[hopper.warpgroup_mma(weights, last, mean, is_async=True)])
 
-    token = (first_row + gl.arange(0, 64, gl.SliceLayout(1, MEAN))) // SHARE
-    mean = mean / gl.convert_layout(mass, gl.SliceLayout(1, MEAN))[:, None]
-    mean = gl.where((token < count)[:, None], mean, 0.0)
-    # In bulk, through the memory of the queries, which are not read any more.
-    FLAT: gl.constexpr = gl.NVMMASharedLayout(128, 16, rank=2)
-    flat = reinterpret(queries.index(WARP_GROUP), queries.dtype, [PARTS, 64, COLUMNS], FLAT)
-    flat.index(0).store(mean.to(queries.dtype))
-    hopper.fence_async_shared()
-    done = reinterpret(queries.index(WARP_GROUP), queries.dtype, [PARTS, 64 // SHARE, SHARE, COLUMNS], out.layout)
-    row = segment * SEGMENT_ROWS + first_row // SHARE
-    bulk_store(out, [row, group * SHARE, part * COLUMNS], done.index(0))
-    hopper.tma.store_wait(0)
+    line = [segment * SEGMENT_ROWS + first_row // SHARE, group * SHARE, part * COLUMNS]
+    store_means(mean, mass, seen[2], queries.index(WARP_GROUP), out, first_row, line, 0, PARTS, SHARE, MEAN)
 
 
 @gluon
@@ -237,21 +200,3 @@ def _score(held, queries, keys, nothing, HELD: gl.constexpr, DIM: gl.constexpr):
         more = keys.slice(column, HELD, dim=1).permute((1, 0))
         scores = hopper.warpgroup_mma(queries.slice(column, HELD, dim=1), more, scores, is_async=True)
     return scores
-
-
-@gluon
-def _weigh(scores, peak, mass, at, edges, KEYS: gl.constexpr, SCORES: gl.constexpr):
-    """Weights of one turn's scores, the decay of what came before, and the new peak and mass.
-
-    A peak is the largest score in units of log 2, see `kernels.triton.attention`.
-    """
-    LOG2E: gl.constexpr = 1.4426950408889634
-    low, high, inside, outside = edges
-    if (at < inside) | (at + KEYS > outside):
-        position = (at + gl.arange(0, KEYS, gl.SliceLayout(0, SCORES)))[None]
-        scores = gl.where((position >= low[:, None]) & (position < high[:, None]), scores, float("-inf"))
-    new_peak = gl.maximum(peak, gl.max(scores, 1) * LOG2E)
-    shift = gl.where(new_peak == float("-inf"), 0.0, new_peak)  # a row may have seen nothing yet
-    weights = gl.exp2(scores * LOG2E - shift[:, None])
-    decay = gl.exp2(peak - shift)  # exactly 1 where the turn brought nothing
-    return weights, decay, new_peak, mass * decay + gl.sum(weights, 1)

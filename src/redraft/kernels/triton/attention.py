@@ -17,6 +17,7 @@ from torch import Tensor
 
 from redraft.kernels import eager
 from redraft.kernels.gluon import attention as gluon_attention
+from redraft.kernels.gluon import wide_attention
 from redraft.kernels.packed import Rows, Rows8
 from redraft.kernels.triton.descriptors import bulk_copies, descriptor, load_tile
 from redraft.kernels.triton.language import await_inputs, cdiv, early, jit, next_power_of_2, roomy, tl, use_triton
@@ -48,7 +49,8 @@ class AttentionTile:
     splits   programs that share the keys of one row tile
     parts    programs that share the columns of the values; each computes the scores again
     inside   a separate loop, without masks, for keys that all rows see: pays when a program reads many keys
-    gluon    use the kernel of `kernels.gluon`, which does not look at `splits`, `warps` and `inside`
+    gluon    use a kernel of `kernels.gluon`: where one program has more than 256 columns, `wide_attention`, which looks
+             at `keys` alone, else `attention`, which does not look at `splits`, `warps` and `inside`
     """
 
     rows: int
@@ -138,9 +140,11 @@ def tuned(q: Tensor, keys: Tensor, segments: Segments) -> AttentionTile:
 
 
 def _tuned_gluon(dim: int, packed: int, walks: int) -> AttentionTile:
-    """Two groups per program if that is enough for most SMs; else one, and more parts until it is."""
+    """Programs that read keys and values as seldom as possible, of those of which there are enough for most SMs."""
     enough, parts = 96, 1 if dim <= 256 else 2
     keys, rows = 64 // parts, 128
+    if dim > 256 and walks * (packed // 64) >= enough:  # scores are computed once
+        return AttentionTile(rows=64, keys=keys, splits=1, parts=1, warps=4, stages=2, gluon=True)
     if packed % 128 or walks * (packed // 128) * parts < enough:
         rows = 64
         parts *= 1 if walks * (packed // 64) * parts >= enough else 2
@@ -160,8 +164,12 @@ def _attend(
 ) -> Rows:
     (rows, heads, dim), groups, count = q.shape, keys.shape[2], len(segments.kind)
     if tile.gluon:
-        sizes = {"rows": tile.rows, "turn": tile.keys, "parts": tile.parts, "stages": tile.stages}
-        out = gluon_attention.attend(q, keys, values, table, segments, window=window, **sizes)
+        inputs = (q, keys, values, table, segments)
+        if dim // tile.parts > 256:
+            out = wide_attention.attend(*inputs, window=window, turn=tile.keys)
+        else:
+            sizes = {"rows": tile.rows, "turn": tile.keys, "parts": tile.parts, "stages": tile.stages}
+            out = gluon_attention.attend(*inputs, window=window, **sizes)
         return quantize_rows(out.flatten(1)) if fp8 else out.flatten(1)
     split = tile.splits > 1
     out = torch.empty_like(q, dtype=torch.float8_e4m3fn if split and fp8 else q.dtype)
