@@ -124,9 +124,12 @@ def server_process(model: Path | str, *options: str, **more: Any) -> Iterator[Se
 
 
 class ScriptedEngine:
-    """Stands in for the asynchronous engine: answers every request with the next pieces of text of a script."""
+    """Stands in for the asynchronous engine: answers every request with the next pieces of text of a script.
 
-    def __init__(self, llm: LLM, script: Callable[[Request], Sequence[str]], *, pause: float = 0.0) -> None:
+    A script may also end in the error that ends its answer.
+    """
+
+    def __init__(self, llm: LLM, script: Callable[[Request], Sequence[str | Exception]], *, pause: float = 0.0) -> None:
         self._llm, self._script, self._pause = llm, script, pause
         self._ids = itertools.count(1)
         self.requests: list[Request] = []
@@ -150,16 +153,19 @@ class ScriptedEngine:
     async def _events(self, request: Request) -> AsyncGenerator[Event, None]:
         ended = False
         try:
-            pieces = list(self._script(request))
-            ids = [tuple(self._llm.tokenizer.encode(piece)) for piece in pieces]
+            pieces, text, ids = list(self._script(request)), "", list[int]()
             for canvas, piece in enumerate(pieces):
                 await asyncio.sleep(self._pause)
+                if isinstance(piece, Exception):
+                    raise piece
+                tokens = tuple(self._llm.tokenizer.encode(piece))
                 if request.drafts:
-                    yield _step(request.request_id, canvas, ids[canvas])
+                    yield _step(request.request_id, canvas, tokens)
                 reason = "stop" if canvas == len(pieces) - 1 else None
-                yield Commit(request_id=request.request_id, canvas_index=canvas, token_ids=ids[canvas], text=piece,
+                yield Commit(request_id=request.request_id, canvas_index=canvas, token_ids=tokens, text=piece,
                              finish_reason=reason)  # fmt: skip
-            yield self._finished(request, "".join(pieces), [token for part in ids for token in part], len(pieces))
+                text, ids = text + piece, [*ids, *tokens]
+            yield self._finished(request, text, ids, len(pieces))
             ended = True
         finally:
             if not ended:

@@ -286,6 +286,17 @@ def test_a_failure_on_the_way_is_the_last_event(llm: LLM) -> None:
     assert "secret" not in last["response"]["error"]["message"]
 
 
+def test_a_failure_on_the_way_closes_the_item_that_was_open(llm: LLM) -> None:
+    engine = ScriptedEngine(llm, lambda request: [THINKING[0], EngineError("A forward failed.")])
+    with scripted_server(llm, engine) as url, openai.OpenAI(base_url=f"{url}/v1", api_key="any") as client:
+        *_, done, last = client.responses.create(model="scripted", input="Hello!", stream=True)
+    assert last.type == "response.failed"
+    assert done.type == "response.output_item.done"
+    assert last.response.output == [done.item]
+    assert done.item.status == "incomplete"
+    assert done.item.content[0].text == "I need the wea"  # type: ignore[union-attr, index]
+
+
 def test_an_empty_answer_is_an_empty_message(llm: LLM) -> None:
     whole, events, _ = scripted(llm, [""])
     assert [item.type for item in whole.output] == ["message"]

@@ -77,6 +77,8 @@ class ResponseWriter:
             yield numbered({"type": f"response.{response['status']}", "response": response})
         except Exception as error:
             fault = client_fault(self.request_id, error)
+            for change in output.close("incomplete"):
+                yield numbered(change)
             failure = {"code": "server_error", "message": fault.message}
             response = self._response("failed", output.items) | {"error": failure}
             yield numbered({"type": "response.failed", "response": response})
@@ -149,11 +151,11 @@ class _Output:
     def take(self, piece: Piece) -> Iterator[dict[str, Any]]:
         """Add a piece: text goes into the open item if that is of its kind; a call is its own item."""
         if isinstance(piece, Call):
-            yield from self._close("completed")
+            yield from self.close("completed")
             yield from self._call(piece)
             return
         if self._open is not type(piece):
-            yield from self._close("completed")
+            yield from self.close("completed")
             yield from self._begin(type(piece))
         part = self._part()
         part["text"] += piece.text
@@ -168,17 +170,10 @@ class _Output:
             yield from self._begin(Content)
         if self._open is Content:
             self._part()["logprobs"] = logprobs
-        yield from self._close("incomplete" if cut else "completed")
+        yield from self.close("incomplete" if cut else "completed")
 
-    def _begin(self, kind: type[Content] | type[Reasoning]) -> Iterator[dict[str, Any]]:
-        prefix, item, part = _ITEMS[kind]
-        self._open = kind
-        self.items.append({"id": f"{prefix}_{secrets.token_hex(12)}", **item, "status": "in_progress", "content": []})
-        yield self._item("added")
-        self.items[-1]["content"] = [part | {"text": ""}]
-        yield self._event("response.content_part.added", content_index=0, part=dict(self._part()))
-
-    def _close(self, status: str) -> Iterator[dict[str, Any]]:
+    def close(self, status: str) -> Iterator[dict[str, Any]]:
+        """Close the open item, if there is one, with this status."""
         if self._open is None:
             return
         self._open = None
@@ -187,6 +182,14 @@ class _Output:
         yield self._event("response.content_part.done", content_index=0, part=dict(part))
         self.items[-1]["status"] = status
         yield self._item("done")
+
+    def _begin(self, kind: type[Content] | type[Reasoning]) -> Iterator[dict[str, Any]]:
+        prefix, item, part = _ITEMS[kind]
+        self._open = kind
+        self.items.append({"id": f"{prefix}_{secrets.token_hex(12)}", **item, "status": "in_progress", "content": []})
+        yield self._item("added")
+        self.items[-1]["content"] = [part | {"text": ""}]
+        yield self._event("response.content_part.added", content_index=0, part=dict(self._part()))
 
     def _call(self, piece: Call) -> Iterator[dict[str, Any]]:
         name, arguments = piece.call.name, dumps(piece.call.arguments)
