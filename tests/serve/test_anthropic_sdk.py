@@ -29,6 +29,8 @@ ANSWER = [
     'is<|"|>}<tool_call|>',
 ]
 
+SAID = ["<|channel>thought\nWell.<channel|>Yes, ", "certainly."]
+
 
 def test_a_tool_may_have_the_name_of_a_mode() -> None:
     asked = {"tools": [{"name": "none", "input_schema": {}}], "tool_choice": {"type": "tool", "name": "none"}}
@@ -96,10 +98,10 @@ def test_a_stream_adds_up_to_the_whole(client: anthropic.Anthropic) -> None:
 
 
 def test_usage_tells_what_the_cache_saved_as_soon_as_it_is_known(llm: LLM) -> None:
-    """The engine of the script takes three tokens of the prompt from its cache."""
+    """The engine of the script takes three tokens of the prompt from its cache; then thoughts are counted, too."""
     asked: dict[str, Any] = {"model": "scripted", "max_tokens": 64, "messages": HELLO}
     with (
-        scripted_server(llm, ScriptedEngine(llm, lambda request: ["Yes, ", "certainly."])) as url,
+        scripted_server(llm, ScriptedEngine(llm, lambda request: SAID)) as url,
         anthropic.Anthropic(base_url=url, api_key="any") as client,
     ):
         whole = client.messages.create(**asked)
@@ -107,15 +109,19 @@ def test_usage_tells_what_the_cache_saved_as_soon_as_it_is_known(llm: LLM) -> No
         with client.messages.stream(**asked) as stream:
             final = stream.get_final_message()
         prompt = client.messages.count_tokens(model="scripted", messages=HELLO).input_tokens
-    written = len(llm.tokenizer.encode("Yes, ") + llm.tokenizer.encode("certainly."))
+    written = sum(len(llm.tokenizer.encode(piece)) for piece in SAID)
+    thought = len(llm.tokenizer.encode("Well."))
     known = {"input_tokens": prompt - 3, "cache_read_input_tokens": 3, "cache_creation_input_tokens": 0}
     assert start.type == "message_start"
     assert delta.type == "message_delta"
     assert start.message.usage.to_dict() == known | {
-        "input_tokens": prompt, "cache_read_input_tokens": 0, "output_tokens": 0
+        "input_tokens": prompt, "cache_read_input_tokens": 0, "output_tokens": 0,
+        "output_tokens_details": {"thinking_tokens": 0},
     }  # fmt: skip
     for usage in (whole.usage, delta.usage, final.usage):
-        assert usage.to_dict() == known | {"output_tokens": written}
+        assert usage.to_dict() == known | {
+            "output_tokens": written, "output_tokens_details": {"thinking_tokens": thought}
+        }  # fmt: skip
 
 
 def test_a_prompt_read_again_comes_from_the_cache(client: anthropic.Anthropic, http: httpx.Client) -> None:

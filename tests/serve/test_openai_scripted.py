@@ -19,7 +19,9 @@ def test_thoughts_and_calls_are_taken_apart(llm: LLM) -> None:
     with scripted_server(llm, ScriptedEngine(llm, lambda request: THINKING)) as url:
         client = openai.OpenAI(base_url=f"{url}/v1", api_key="any")
         answer = client.chat.completions.create(model="scripted", messages=HELLO, tools=[WEATHER])  # type: ignore[list-item]
-        chunks = list(client.chat.completions.create(model="scripted", messages=HELLO, tools=[WEATHER], stream=True))  # type: ignore[list-item]
+        *chunks, last = client.chat.completions.create(
+            model="scripted", messages=HELLO, tools=[WEATHER], stream=True, stream_options={"include_usage": True}
+        )  # type: ignore[list-item]
     message = answer.choices[0].message
     assert message.reasoning_content == "I need the weather."  # type: ignore[attr-defined]
     assert message.content == "Let me look."
@@ -27,6 +29,8 @@ def test_thoughts_and_calls_are_taken_apart(llm: LLM) -> None:
     assert [json.loads(call.function.arguments) for call in message.tool_calls or []] == [
         {"city": "Paris", "days": 3}
     ] * 2
+    assert answer.usage == last.usage
+    assert answer.usage.completion_tokens_details.reasoning_tokens == len(llm.tokenizer.encode("I need the weather."))  # type: ignore[union-attr]
     deltas = [chunk.choices[0].delta for chunk in chunks]
     assert "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas) == "I need the weather."
     assert "".join(delta.content or "" for delta in deltas) == "Let me look."

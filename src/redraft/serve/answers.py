@@ -15,6 +15,7 @@ from redraft.serve.faults import stopping, timed_out
 from redraft.serve.planning import Plan
 from redraft.text.marks import Marker
 from redraft.text.reply import Content, Part, Reasoning, ReplyParser
+from redraft.text.tokenizer import Tokenizer
 from redraft.text.tools import ToolCall
 
 
@@ -123,6 +124,10 @@ class ReplyBuilder:
     def reasoning(self) -> str:
         """The thoughts."""
         return "".join(piece.text for piece in self.pieces if isinstance(piece, Reasoning))
+
+    def reasoning_tokens(self, tokenizer: Tokenizer) -> int:
+        """The number of tokens of the thoughts, counted from their text."""
+        return len(tokenizer.encode(self.reasoning, special=False))
 
     @property
     def calls(self) -> list[Call]:

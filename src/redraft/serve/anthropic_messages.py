@@ -67,7 +67,7 @@ class MessageWriter:
         (reply,) = await read_all(answers)
         more = extras(reply.end, answers.plan.requests[0].settings, self.tokenizer, confidence=False)
         return self._message(answers.plan) | self._ending(reply, answers.plan) | {
-            "content": _whole_blocks(reply.pieces), "usage": _usage(answers.plan, reply.end),
+            "content": _whole_blocks(reply.pieces), "usage": _usage(answers.plan, reply),
             "redraft": more,
         }  # fmt: skip
 
@@ -96,7 +96,7 @@ class MessageWriter:
 
     def _delta(self, reply: ReplyBuilder, plan: Plan) -> dict[str, Any]:
         more = extras(reply.end, plan.requests[0].settings, self.tokenizer, confidence=False)
-        return {"type": "message_delta", "delta": self._ending(reply, plan), "usage": _usage(plan, reply.end),
+        return {"type": "message_delta", "delta": self._ending(reply, plan), "usage": _usage(plan, reply),
                 "redraft": more}  # fmt: skip
 
     def _ending(self, reply: ReplyBuilder, plan: Plan) -> dict[str, Any]:
@@ -176,16 +176,17 @@ def _tool_use(call: Call) -> dict[str, Any]:
     return {"type": "tool_use", "id": call.id.replace("call_", "toolu_"), "name": call.call.name}
 
 
-def _usage(plan: Plan, finished: Finished | None = None) -> dict[str, Any]:
+def _usage(plan: Plan, reply: ReplyBuilder | None = None) -> dict[str, Any]:
     """Count the tokens read and written so far.
 
     Input tokens are those of the prompt that were not read from the prefix cache. How many were is known once the
-    answer has `finished`; until then, all of the prompt counts as input. The last count of a stream replaces the first.
+    `reply` is whole; until then, all of the prompt counts as input. The last count of a stream replaces the first.
     """
-    cached, written = (finished.stats.cached_tokens, finished.stats.tokens) if finished else (0, 0)
+    cached, written = (reply.end.stats.cached_tokens, reply.end.stats.tokens) if reply else (0, 0)
     return {
         "input_tokens": plan.prompt_tokens - cached,
         "output_tokens": written,
+        "output_tokens_details": {"thinking_tokens": reply.reasoning_tokens(plan.tokenizer) if reply else 0},
         "cache_read_input_tokens": cached,
         "cache_creation_input_tokens": 0,
     }

@@ -61,8 +61,7 @@ class ChatWriter:
         """Return the body of an answer that is not streamed."""
         replies = await read_all(answers)
         choices = [self._choice(i, reply, answers.plan) for i, reply in enumerate(replies)]
-        counted = usage(answers.plan, [reply.end for reply in replies])
-        return self._envelope("chat.completion") | {"choices": choices, "usage": counted}
+        return self._envelope("chat.completion") | {"choices": choices, "usage": self._usage(replies, answers.plan)}
 
     async def events(self, answers: Answers) -> AsyncGenerator[str]:
         """Yield the events of a streamed answer; a failure along the way also becomes an event."""
@@ -76,7 +75,7 @@ class ChatWriter:
                 if isinstance(event, Finished):
                     yield self._chunk(index, {}, **self._ending(index, replies[index], answers.plan))
             if self.body.wants_usage:
-                last = {"choices": [], "usage": usage(answers.plan, [reply.end for reply in replies])}
+                last = {"choices": [], "usage": self._usage(replies, answers.plan)}
                 yield sse_event(self._envelope("chat.completion.chunk") | last)
             yield sse_event("[DONE]")
         except Exception as error:
@@ -104,6 +103,12 @@ class ChatWriter:
             "redraft": extras(
                 reply.end, plan.requests[index].settings, self.tokenizer, confidence=self.body.confidence
             ),
+        }
+
+    def _usage(self, replies: list[ReplyBuilder], plan: Plan) -> dict[str, Any]:
+        reasoning = sum(reply.reasoning_tokens(self.tokenizer) for reply in replies)
+        return usage(plan, [reply.end for reply in replies]) | {
+            "completion_tokens_details": {"reasoning_tokens": reasoning}
         }
 
     def _chunk(self, index: int, delta: dict[str, Any], **ending: Any) -> str:

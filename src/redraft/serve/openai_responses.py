@@ -122,13 +122,13 @@ def _cut(reply: ReplyBuilder) -> bool:
 
 
 def _usage(plan: Plan, reply: ReplyBuilder) -> dict[str, Any]:
-    """Count the tokens read and written; tokens of thoughts are counted from their text."""
+    """Count the tokens read and written."""
     written, cached = reply.end.stats.tokens, reply.end.stats.cached_tokens
     return {
         "input_tokens": plan.prompt_tokens,
         "input_tokens_details": {"cached_tokens": cached, "cache_write_tokens": 0},
         "output_tokens": written,
-        "output_tokens_details": {"reasoning_tokens": len(plan.tokenizer.encode(reply.reasoning, special=False))},
+        "output_tokens_details": {"reasoning_tokens": reply.reasoning_tokens(plan.tokenizer)},
         "total_tokens": plan.prompt_tokens + written,
     }
 
