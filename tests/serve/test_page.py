@@ -254,6 +254,18 @@ def test_no_long_word_widens_the_conversation(page: Any, tmp_path: Path) -> None
     assert page.locator("main").evaluate("main => main.scrollWidth - main.clientWidth") == 0
 
 
+def test_thoughts_that_were_opened_stay_open(page: Any) -> None:
+    ask(page, "Hello!", 16)
+    finished(page)
+    page.evaluate("() => { turns[0].reasoning = 'Hm.'; draw(); }")
+    assert not page.is_visible(".thought div")
+    for opened in (True, False):
+        page.click(".thought summary")
+        ask(page, "And now?", 16)
+        finished(page)
+        assert page.is_visible(".thought div") == opened
+
+
 def test_every_control_has_a_name_and_can_be_reached_by_keyboard(page: Any) -> None:
     names = page.evaluate(
         """() => [...document.querySelectorAll("button, textarea, input:not([type=file])")].filter(e => e.offsetParent)
