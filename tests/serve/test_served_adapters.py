@@ -116,6 +116,7 @@ def test_a_wrong_adapter_is_said_at_the_start(
         (("--adapter", "sql"), "--adapter is 'sql'; it must be NAME=FOLDER."),
         (("--adapter", f"a={place}", "--adapter", f"a={place}"), "this name is already taken"),
         (("--name", "sql", "--adapter", f"sql={place}"), "this name is already taken"),
+        (("--adapter", f"sql={tmp_path / 'no'}"), f"There is no folder '{tmp_path / 'no'}'; an adapter is one with"),
         (("--adapter", f"sql={tmp_path}"), "has no adapter_config.json; it is not an adapter folder"),
         (("--model", str(other), "--adapter", f"sql={place}"), "is for another model: it changes"),
     ):

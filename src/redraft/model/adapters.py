@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -164,6 +165,8 @@ def load_adapter(folder: str | Path) -> Adapter:
     Raises `CheckpointError` for missing or damaged files, for adapters other than plain LoRA, and if encoder and
     decoder have different factors or only one of them has factors.
     """
+    if not os.path.isdir(folder):
+        raise CheckpointError(f"There is no folder {str(folder)!r}; an adapter is one with {CONFIG} and {WEIGHTS}.")
     folder = Path(folder)
     config = read_json(folder / CONFIG, "an adapter")
     _check_kind(config, folder)
