@@ -203,7 +203,8 @@ class LLM:
         """Load a LoRA adapter under a name.
 
         It is applied on top of any adapter folded in at load time. The weights it changes are stored a second time.
-        Raises `CheckpointError` if it is for another model and `SettingError` for a name that is empty or taken.
+        Raises `CheckpointError` if it is for another model, and `SettingError` for a name that is empty or taken and if
+        a GPU has too little free memory for those weights.
         """
         with about("name"):
             check_adapter_name(name)

@@ -20,7 +20,7 @@ from redraft.model.checkpoint import Checkpoint
 from redraft.model.folders import resolve_folder
 from redraft.model.initialise import initialise
 from redraft.model.packed import load as loading
-from redraft.model.packed.build import pack
+from redraft.model.packed.build import pack, repacked_bytes
 from redraft.model.packed.load import load_packed
 from redraft.model.packed.requirements import WORKING_BYTES, check_device, check_room, fp8_vocabulary, misfit
 from redraft.model.packed.settings import WeightSettings
@@ -302,6 +302,8 @@ def test_a_packed_twin_is_what_loading_with_the_adapter_makes(
         kept = {tensor.data_ptr() for tensor in tensors(base.packed)}
         shared = sum(tensor.data_ptr() in kept for tensor in tensors(made.packed))
         assert shared > len(list(tensors(made.packed))) / 2
+        anew = sum(tensor.nbytes for tensor in tensors(made.packed) if tensor.data_ptr() not in kept)
+        assert repacked_bytes(base.packed, adapter.factors.keys()) == {base.device: anew}
 
 
 @pytest.mark.parametrize("vocabulary", ["model", "fp8"])
@@ -310,8 +312,28 @@ def test_a_packed_twin_has_the_vocabulary_that_its_adapter_changes(folder: Path,
     base = packed_from(folder, vocabulary_dtype=vocabulary)
     expected = packed_from(folder, adapter, vocabulary_dtype=vocabulary)
     made = loading.loaded_with(base, Checkpoint(folder), adapter)
+    table = sum(tensor.nbytes for tensor in tensors(made.packed.vocabulary))
+    assert repacked_bytes(base.packed, adapter.factors.keys()) == {base.device: table}
     torch.testing.assert_close(logits_of(made), logits_of(expected), rtol=0, atol=0)
     assert not torch.equal(logits_of(made), logits_of(base))
+
+
+def test_an_adapter_without_room_is_refused_before_anything_is_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, asked = redraft.load_model(folder, "cpu", "float32"), list[torch.device]()
+    adapter = random_adapter(model, 1, r"experts\.")
+    needed = {CUDA: 3_300_000_000, torch.device("cuda:1"): 2_100_000_000, torch.device("cpu"): 10**15}
+    monkeypatch.setattr(loading, "_copied_bytes", lambda model, changed: needed)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: asked.append(device) or (free, 0))
+    monkeypatch.setattr(Checkpoint, "weight", None)
+    free = 2_100_000_000
+    told = r"changes need 3\.3 GB and cuda:0 has 2\.1 GB free, 1\.2 GB too little"
+    with pytest.raises(SettingError, match=told):
+        loading.loaded_with(model, Checkpoint(folder), adapter)
+    free = 3_300_000_000
+    loading.loaded_with(model, Checkpoint(folder), adapter)
+    assert asked == [CUDA, CUDA, torch.device("cuda:1")]
 
 
 @pytest.mark.parametrize("stored", [None, "fp8", "int4"])

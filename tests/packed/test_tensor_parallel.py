@@ -20,10 +20,10 @@ from redraft.kernels.triton.residuals import _sum
 from redraft.kernels.triton.segments import DENOISE, ENCODE
 from redraft.model import Transformer
 from redraft.model.layouts import Weight
-from redraft.model.packed.build import pack, repack
+from redraft.model.packed.build import pack, repack, repacked_bytes
 from redraft.model.packed.tensor_parallel import check_tensor_parallel, shard_config, shard_source
 from redraft.model.packed.transformer import PackedTransformer
-from redraft.model.packed.weights import PackedLayer
+from redraft.model.packed.weights import PackedLayer, tensors
 from redraft.model.presets import preset
 from redraft.quant.fp8 import quantize_fp8
 from redraft.quant.int4 import quantize_int4
@@ -120,6 +120,9 @@ def test_adapters_change_their_share_of_every_weight(plain: Transformer) -> None
     model, adapter, prompt = divided(plain, 2), random_adapter(plain, 3, size=0.1), ids(8, 20)
     source = adapter.applied(plain.state_dict().__getitem__)
     twin = PackedTransformer(repack(model.packed, source, set(adapter.factors)))
+    kept = {tensor.data_ptr() for tensor in tensors(model.packed)}
+    anew = sum(tensor.nbytes for tensor in tensors(twin.packed) if tensor.data_ptr() not in kept)
+    assert repacked_bytes(model.packed, adapter.factors.keys()) == {CPU: anew}
     whole = PackedTransformer(pack(plain.config, source, device=CPU, dtype=torch.float32))
     runners = [new_runner(one) for one in (twin, whole, model)]
     for runner in runners:

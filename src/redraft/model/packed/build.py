@@ -7,6 +7,7 @@ weights of one product exist, or both of one layer's experts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from functools import partial
@@ -23,7 +24,7 @@ from redraft.kernels.triton.residuals import AfterAttention, AfterExperts
 from redraft.model.layouts import Source, Weight, chunks, join
 from redraft.model.packed.tensor_parallel import check_tensor_parallel, shard_config, shard_experts, shard_source
 from redraft.model.packed.vocabulary import Vocabulary, pack_vocabulary
-from redraft.model.packed.weights import PackedLayer, PackedModel, Shard, products
+from redraft.model.packed.weights import SOFT, VOCABULARY, PackedLayer, PackedModel, Shard, products, tensors
 from redraft.model.quantize import check_format
 from redraft.model.rope import inverse_frequencies
 from redraft.quant.fp8 import quantize_fp8
@@ -52,7 +53,7 @@ def pack(
     check_tensor_parallel(config, 1 + len(other_devices))
     enable_peer_access((device, *other_devices))
     packers = _packers(config, source, (device, *other_devices), dtype, quantization)
-    vocabulary = packers[0].vocabulary("embedding.weight", fp8=fp8_vocabulary)
+    vocabulary = packers[0].vocabulary(VOCABULARY, fp8=fp8_vocabulary)
     _give_back(device)  # else the first layers would be put where the table was and keep all of it allocated
     layers: list[list[PackedLayer]] = [[] for _ in packers]
     for number in range(config.num_hidden_layers):
@@ -92,6 +93,26 @@ def repack(model: PackedModel, source: Source, changed: Set[str]) -> PackedModel
         layers = tuple(renewed(layer, packer.layer_fields(number)) for number, layer in enumerate(shard.layers))
         shards.append(replace(renewed(shard, packer.vocabulary_fields(fp8=fp8_vocabulary)), layers=layers))
     return replace(renewed(model, packers[0].soft_fields()), shards=tuple(shards))
+
+
+def repacked_bytes(model: PackedModel, changed: Set[str]) -> dict[torch.device, int]:
+    """The bytes of what `repack` makes anew, by device."""
+
+    def anew(matrix: Packed | PackedExperts) -> int:
+        if isinstance(matrix, PackedExperts):
+            return anew(matrix.gate_up) + anew(matrix.down)
+        return math.prod(matrix.shape) * model.dtype.itemsize if model.asked is None else matrix.nbytes
+
+    found = dict.fromkeys(model.devices, 0)
+    for shard in model.shards:
+        for number, layer in enumerate(shard.layers):
+            fields = products(model.config, number).items()
+            found[shard.device] += sum(anew(getattr(layer, field)) for field, names in fields if changed & set(names))
+        if VOCABULARY in changed:
+            found[shard.device] += sum(tensor.nbytes for tensor in tensors(shard.vocabulary))
+    soft = SOFT.items()
+    found[model.device] += sum(getattr(model, field).nbytes for field, names in soft if changed & set(names))
+    return found
 
 
 _Fields = dict[str, tuple[Callable[..., Any], tuple[str, ...]]]
@@ -159,12 +180,11 @@ class _Packer:
 
     def soft_fields(self) -> _Fields:
         """The matrix fields of self-conditioning."""
-        gate, up, down = (f"self_conditioning.{part}_proj.weight" for part in ("gate", "up", "down"))
-        return {"soft_gate_up": (self.rows, (gate, up)), "soft_down": (self.plain, (down,))}
+        return {field: (self.rows if len(names) > 1 else self.plain, names) for field, names in SOFT.items()}
 
     def vocabulary_fields(self, *, fp8: bool) -> _Fields:
         """The field of the vocabulary, in FP8 or plain."""
-        return {"vocabulary": (partial(self.vocabulary, fp8=fp8), ("embedding.weight",))}
+        return {"vocabulary": (partial(self.vocabulary, fp8=fp8), (VOCABULARY,))}
 
     def rows(self, *names: str) -> Tensor:
         """Plain matrices concatenated along the rows."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 import torch
 
 from redraft.config import ModelConfig
 from redraft.errors import SettingError
 from redraft.model.adapters import Adapter, merge, with_adapter
 from redraft.model.checkpoint import Checkpoint
-from redraft.model.packed.build import pack, repack
-from redraft.model.packed.requirements import check_fit, misfit
+from redraft.model.packed.build import pack, repack, repacked_bytes
+from redraft.model.packed.requirements import check_fit, check_room_for_copies, misfit
 from redraft.model.packed.settings import WeightSettings
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.placement import resolve_dtype
@@ -69,7 +71,9 @@ def loaded_with(model: Transformer, checkpoint: Checkpoint, adapter: Adapter) ->
     """`model`, loaded from `checkpoint` by `load_for_inference`, with one more adapter; unchanged weights are shared.
 
     If the model is packed, changed weights are read from the folder again and its earlier adapters reapplied first.
+    Raises `SettingError`, before anything is read, if a GPU has too little free memory for the changed weights.
     """
+    check_room_for_copies(_copied_bytes(model, adapter.factors.keys()))
     if not isinstance(model, PackedTransformer):
         return with_adapter(model, adapter)
     folded, vision = (*model.folded, adapter), model.vision
@@ -79,6 +83,16 @@ def loaded_with(model: Transformer, checkpoint: Checkpoint, adapter: Adapter) ->
     if any(name.startswith("vision.") for name in adapter.factors):
         vision = load_vision(checkpoint, source, model.device, model.dtype)
     return PackedTransformer(repack(model.packed, source, set(adapter.factors)), vision, folded)
+
+
+def _copied_bytes(model: Transformer, changed: Set[str]) -> dict[torch.device, int]:
+    """The bytes that `loaded_with` takes on each device for an adapter that changes these weights."""
+    if not isinstance(model, PackedTransformer):
+        return {model.device: sum(weight.nbytes for name, weight in model.named_parameters() if name in changed)}
+    found = repacked_bytes(model.packed, changed)
+    if model.vision is not None and any(name.startswith("vision.") for name in changed):
+        found[model.device] += sum(weight.nbytes for weight in model.vision.state_dict().values())
+    return found
 
 
 def _packs_on_gpu(config: ModelConfig, dtype: torch.dtype, quantization: str | None) -> bool:

@@ -147,6 +147,20 @@ def check_room(
     )
 
 
+def check_room_for_copies(needed: Mapping[torch.device, int]) -> None:
+    """Raise `SettingError` if a CUDA device has too little free memory for an adapter's copies of weights, in bytes."""
+    for device, size in needed.items():
+        if device.type != "cuda":
+            continue
+        torch.cuda.empty_cache()
+        free = torch.cuda.mem_get_info(device)[0]
+        if size > free:
+            raise SettingError(
+                f"The adapter's copies of the weights that it changes need {_gigabytes(size)} and {device} has "
+                f"{_gigabytes(free)} free, {_gigabytes(size - free)} too little."
+            )
+
+
 def resulting_format(stored: Mapping[str, str], asked: str | None) -> str:
     """The format that weights will have on the device, given their stored formats (by name) and the requested one.
 

@@ -59,6 +59,15 @@ def products(config: ModelConfig, number: int) -> dict[str, tuple[str, ...]]:
     }
 
 
+SOFT = {
+    "soft_gate_up": ("self_conditioning.gate_proj.weight", "self_conditioning.up_proj.weight"),
+    "soft_down": ("self_conditioning.down_proj.weight",),
+}
+"""The names of the weights that make up each matrix field of self-conditioning."""
+VOCABULARY = "embedding.weight"
+"""The weight that makes up the vocabulary."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shard:
     """What one GPU holds: all layers, or its shard of them, see `tensor_parallel.py`, and the whole vocabulary.
