@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,16 @@ def test_the_command_measures_steps(choice: tuple[str, ...], capsys) -> None:
     assert record["versions"] == versions()
     assert len(record["losses"]) == 1
     assert record["losses"][0] > 3
+
+
+def test_the_versions_name_whichever_triton_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    def version(name: str) -> str:
+        if name == "pytorch-triton":
+            return "3.8.0+git1"
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("redraft.bench.machine.version", version)
+    assert set(versions()) - {"cuda"} == {"python", "redraft", "torch", "pytorch-triton"}
 
 
 def test_the_shape_may_be_a_folders(tmp_path: Path, capsys) -> None:

@@ -36,7 +36,7 @@ def versions() -> dict[str, str]:
     found = {"python": platform.python_version(), "redraft": redraft.__version__, "torch": torch.__version__}
     if torch.version.cuda is not None:
         found["cuda"] = torch.version.cuda
-    for name in ("triton", "transformers"):
+    for name in ("triton", "pytorch-triton", "transformers"):  # the second comes with PyTorch's nightly builds
         with suppress(PackageNotFoundError):
             found[name] = version(name)
     return found
