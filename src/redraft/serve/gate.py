@@ -55,7 +55,7 @@ class Gate:
     async def _enter(self, context: _RequestContext, scope: Scope) -> None:
         path = scope["path"]
         self._check_host(context.headers)
-        if path not in OPEN_PATHS and scope["method"] != "OPTIONS" and not self._keys.accept(context.headers):
+        if path not in OPEN_PATHS and not self._keys.accept(context.headers):
             raise Fault(
                 401, "The API key is missing or wrong.", code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"}
             )
