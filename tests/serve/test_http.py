@@ -20,10 +20,12 @@ from redraft.engine.request import Request
 from redraft.engine.settings import EngineSettings
 from redraft.errors import EngineError, QueueFullError
 from redraft.llm import LLM
+from redraft.serve.answers import Answers
 from redraft.serve.body import read_body
 from redraft.serve.faults import Fault
 from redraft.serve.http import EventStream
 from redraft.serve.metrics import Metrics
+from redraft.serve.planning import Planner
 from redraft.serve.service import Service
 from redraft.serve.settings import ServeSettings
 from redraft.text.template import ChatTemplate
@@ -69,6 +71,8 @@ def test_tokenize_and_back(http: httpx.Client, llm: LLM) -> None:
     back = http.post("/detokenize", json={"tokens": tokens["tokens"], "pieces": True}).json()
     assert back["text"] == text
     assert "".join(back["pieces"]) == text
+    half = http.post("/detokenize", json={"tokens": llm.tokenizer.encode("🙂")[:1], "pieces": True}).json()
+    assert half == {"text": "\ufffd", "pieces": ["\ufffd"]}
     several = http.post("/detokenize", json={"tokens": [tokens["tokens"], []]}).json()
     assert several == {"text": [text, ""]}
     chat = http.post("/tokenize", json={"messages": [{"role": "user", "content": "Hello!"}]}).json()
@@ -145,6 +149,9 @@ def test_drafts_show_every_step_before_what_is_committed(http: httpx.Client, llm
     assert [commit["text"] for commit in commits] == [r["text"] for r in expected if r["type"] == "commit"]
     for step in steps:
         assert "".join(step["pieces"]) == llm.tokenizer.decode(step["argmax_canvas"])
+    for step, record in zip(steps, (r for r in expected if r["type"] == "denoise"), strict=True):
+        assert step["entropy"] == [round(value, 4) for value in record["entropy"]]
+    assert len(events[-1][1]["confidence"]) == events[-1][1]["stats"]["tokens"]
     assert events[-1][1]["stats"]["steps"] == [sum(s["canvas_index"] == i for s in steps) for i in range(len(commits))]
 
 
@@ -158,7 +165,7 @@ def _events(answer: httpx.Response) -> Iterator[tuple[str, Any]]:
 
 
 def test_a_client_that_leaves_costs_nothing_more(http: httpx.Client, server: ServerProcess) -> None:
-    before = server.metric("redraft_cancelled_total")
+    before, refused = server.metric("redraft_cancelled_total"), server.metric("redraft_refused_total")
     slow = CHAT | {"max_tokens": 900, "steps": 48, "confidence_threshold": 1e-9}
     with http.stream("POST", "/v1/chat/completions", json=slow | {"stream": True}) as answer:
         next(answer.iter_lines())
@@ -175,6 +182,7 @@ def test_a_client_that_leaves_costs_nothing_more(http: httpx.Client, server: Ser
     steps = server.metric("redraft_canvas_steps_total")
     time.sleep(0.5)
     assert server.metric("redraft_canvas_steps_total") == steps, "nobody reads, but the model works on"
+    assert server.metric("redraft_refused_total") == refused
 
 
 def test_timeouts_cut_an_answer_or_end_it(http: httpx.Client) -> None:
@@ -211,14 +219,15 @@ def _said(event: dict[str, Any]) -> str | None:
     return event.get("text") or delta.get("content") or delta.get("text")
 
 
-def test_a_full_queue_is_a_429_with_a_time_to_come_back(llm: LLM) -> None:
+@pytest.mark.parametrize(("seconds", "told"), [(2.4, "3"), (0.0, "1")])
+def test_a_full_queue_is_a_429_with_a_time_to_come_back(llm: LLM, seconds: float, told: str) -> None:
     engine = ScriptedEngine(llm, lambda request: ["x"])
-    engine.refusal = QueueFullError("256 requests wait already.", 2.4)
+    engine.refusal = QueueFullError("256 requests wait already.", seconds)
     with scripted_server(llm, engine) as url:
         for stream in (False, True):
             answer = httpx.post(f"{url}/v1/chat/completions", json=CHAT | {"model": "other", "stream": stream})
             assert answer.status_code == 429
-            assert answer.headers["retry-after"] == "3"
+            assert answer.headers["retry-after"] == told
             assert answer.json()["error"]["code"] == "queue_full"
 
 
@@ -252,13 +261,14 @@ def test_requests_that_are_only_counted_have_places_of_their_own(llm: LLM, monke
         assert httpx.post(f"{url}/v1/chat/completions", json=CHAT | {"model": "other"}).status_code == 200
 
 
-def test_an_answer_that_fails_on_its_way_is_counted(llm: LLM) -> None:
+@pytest.mark.parametrize("n", [1, 2])
+def test_an_answer_that_fails_on_its_way_is_counted(llm: LLM, n: int) -> None:
     def fails(request: Request) -> Sequence[str]:
         raise EngineError("A forward failed.")
 
     with scripted_server(llm, ScriptedEngine(llm, fails)) as url:
         for stream in (False, True):
-            httpx.post(f"{url}/v1/chat/completions", json=CHAT | {"model": "other", "stream": stream})
+            httpx.post(f"{url}/v1/chat/completions", json=CHAT | {"model": "other", "stream": stream, "n": n})
         text = httpx.get(f"{url}/metrics").text
     assert 'redraft_answers_total{ending="failed"} 2.0' in text
     assert 'redraft_request_seconds_count{endpoint="/v1/chat/completions"} 2.0' in text
@@ -272,6 +282,7 @@ def test_a_broken_engine_is_a_500_without_details(llm: LLM) -> None:
         engine.healthy = False
         ready = httpx.get(f"{url}/ready")
     assert answer.status_code == 500
+    assert answer.json()["error"]["type"] == "api_error"
     assert "secret" not in answer.text
     assert (ready.status_code, ready.json()["error"]["code"]) == (503, "engine_stopped")
 
@@ -364,9 +375,53 @@ def test_a_body_is_kept_for_those_who_have_a_place_alone() -> None:
         asyncio.run(read_body({}, receive, 2, keep=False))
 
 
+def test_a_body_that_is_too_large_is_read_so_that_its_client_hears_so_but_not_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("redraft.serve.body._DRAIN", 6)
+
+    def pieces_read(length: bytes, sent: int) -> int:
+        read = 0
+
+        async def receive() -> dict[str, Any]:
+            nonlocal read
+            read += 1
+            return {"type": "http.request", "body": b"abc", "more_body": read < sent}
+
+        with pytest.raises(Fault, match="larger than the 3 bytes"):
+            asyncio.run(read_body({b"content-length": length}, receive, 3))
+        return read
+
+    assert [pieces_read(b"6", 2), pieces_read(b"10", 2), pieces_read(b"", 99)] == [2, 0, 4]
+
+
+def test_a_body_that_does_not_come_is_a_408(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redraft.serve.body.BODY_SECONDS", 0.01)
+    with pytest.raises(Fault, match="did not arrive in time") as caught:
+        asyncio.run(read_body({}, lambda: asyncio.sleep(20), 3))  # type: ignore[arg-type]
+    assert caught.value.status == 408
+
+
 @pytest.mark.parametrize(("path", "status"), [("/health", 405), ("/nowhere", 404), ("/v1/models", 405)])
 def test_a_body_that_nobody_reads_changes_nothing(http: httpx.Client, path: str, status: int) -> None:
     assert http.post(path, content=b" " * 20_000).status_code == status
+
+
+def test_answers_that_are_closed_cost_nothing_more(llm: LLM) -> None:
+    async def closed(n: int) -> tuple[list[int], list[int]]:
+        engine = ScriptedEngine(llm, lambda request: ["One, ", "two."])
+        planner = Planner(llm, engine, ServeSettings(names=("random",)))  # type: ignore[arg-type]
+        plan = planner.plan([llm.read_prompt([5, 6])], given={}, constraints={}, n=n)
+        answers = Answers(plan, await engine.submit(plan.requests))
+        events = answers.events()
+        for _ in range(n):
+            await anext(events)
+        await answers.close()
+        return sorted(engine.closed), [request.request_id for request in plan.requests]
+
+    for n in (1, 2):
+        ended, begun = asyncio.run(closed(n))
+        assert ended == begun
 
 
 def test_work_behind_a_stream_ends_however_its_sending_does() -> None:

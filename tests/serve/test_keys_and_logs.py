@@ -36,6 +36,7 @@ def test_a_wrong_key_is_a_401(guarded: ServerProcess) -> None:
     ):
         answer = httpx.post(f"{guarded.url}/v1/chat/completions", json=CHAT, headers=headers)
         assert answer.status_code == 401
+        assert answer.headers["www-authenticate"] == "Bearer"
         assert answer.json()["error"] == {
             "message": "The API key is missing or wrong.", "type": "authentication_error", "param": None,
             "code": "invalid_api_key",
@@ -45,7 +46,11 @@ def test_a_wrong_key_is_a_401(guarded: ServerProcess) -> None:
 
 
 def test_right_keys_and_the_paths_that_need_none(guarded: ServerProcess) -> None:
-    for headers in ({"authorization": "Bearer file-key"}, {"authorization": "bearer env-key"}, {"x-api-key": "other"}):
+    for headers in (
+        {"authorization": "Bearer file-key"},
+        {"authorization": "bearer  env-key"},
+        {"x-api-key": "other", "host": "any.example"},  # no name of this machine, but whoever calls has a key
+    ):
         assert httpx.get(f"{guarded.url}/v1/models", headers=headers).status_code == 200
     for path in ("/", "/health", "/ready", "/openapi.json"):
         assert httpx.get(guarded.url + path).status_code == 200
@@ -162,6 +167,9 @@ def test_keys_are_read_or_refused(tmp_path: Path) -> None:
     for empty in ("", ",", " "):
         with pytest.raises(SettingError, match="is set but holds no keys"):
             read_keys(None, {"REDRAFT_API_KEYS": empty})
+    file.write_text("sk-a sk-b\n")
+    with pytest.raises(SettingError, match="without spaces"):
+        read_keys(file, {})
     file.write_bytes(b"sk-a\xff")
     with pytest.raises(SettingError, match="cannot be read: byte 4 is not UTF-8 text"):
         read_keys(file, {})

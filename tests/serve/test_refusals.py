@@ -81,6 +81,7 @@ def test_a_compressed_body_is_refused(http: httpx.Client) -> None:
     headers = {"content-type": "application/json", "content-encoding": "GZIP"}
     answer = http.post("/v1/chat/completions", content=gzip.compress(json.dumps(CHAT).encode()), headers=headers)
     assert (answer.status_code, answer.json()["error"]["code"]) == (415, "unsupported_encoding")
+    assert answer.headers["accept-encoding"] == "identity"
     assert "Content-Encoding 'gzip'" in answer.json()["error"]["message"]
     plain = http.post("/v1/chat/completions", json=CHAT, headers={"content-encoding": "identity"})
     assert plain.status_code == 200
@@ -116,7 +117,9 @@ def test_what_was_sent_is_not_told_back_at_any_length(http: httpx.Client) -> Non
 
 def test_unknown_paths_and_methods(http: httpx.Client) -> None:
     assert http.get("/v2/chat").json()["error"]["message"] == "There is no /v2/chat on this server."
-    assert http.get("/v1/chat/completions").json()["error"]["message"] == "/v1/chat/completions does not take GET."
+    wrong = http.get("/v1/chat/completions")
+    assert wrong.json()["error"]["message"] == "/v1/chat/completions does not take GET."
+    assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
 
 
 @pytest.mark.parametrize("path", ["/", "/health", "/ready", "/v1/models", "/metrics", "/nothing"])

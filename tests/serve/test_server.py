@@ -109,6 +109,7 @@ def test_what_is_open_when_the_grace_ends_is_told_so(folder: Path, twice: bool) 
             server.process.send_signal(signal.SIGINT)
         assert server.process.wait(60) == 0
     assert late.status_code == whole.result().status_code == 503
+    assert late.headers["retry-after"] == "1"
     assert late.json()["error"]["code"] == whole.result().json()["error"]["code"] == "shutting_down"
     assert stream.result().status_code == 200
     assert '"code":"shutting_down"' in stream.result().text

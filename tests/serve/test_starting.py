@@ -66,9 +66,10 @@ def test_a_stop_does_not_wait_for_the_warm_up_and_knows_that_it_goes_on(
 def test_it_answers_503_while_it_loads(folder: Path) -> None:
     slow = ServerProcess(folder)
     try:
-        statuses = _poll(slow)
-        assert statuses[0] == 503, "ready before the model was loaded"
-        assert statuses[-1] == 200
+        first, *_, last = _poll(slow)
+        assert first.status_code == 503, "ready before the model was loaded"
+        assert (first.json()["error"]["code"], first.headers["retry-after"]) == ("loading", "1")
+        assert last.status_code == 200
     finally:
         slow.close()
 
@@ -119,13 +120,13 @@ def test_a_server_can_be_stopped_before_it_is_ready(folder: Path, script: str, d
             server.kill()
 
 
-def _poll(server: ServerProcess) -> list[int]:
-    """Statuses of /ready from the moment the server listens, which is before it says where."""
-    statuses: list[int] = []
+def _poll(server: ServerProcess) -> list[httpx.Response]:
+    """Answers of /ready from the moment the server listens, which is before it says where."""
+    told: list[httpx.Response] = []
     deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and (not statuses or statuses[-1] != 200):
+    while time.monotonic() < deadline and (not told or told[-1].status_code != 200):
         ports = [c.laddr.port for c in psutil.Process(server.process.pid).net_connections() if c.status == "LISTEN"]
         if ports:
-            statuses.append(httpx.get(f"http://127.0.0.1:{ports[0]}/ready").status_code)
+            told.append(httpx.get(f"http://127.0.0.1:{ports[0]}/ready"))
         time.sleep(0.02)
-    return statuses
+    return told
