@@ -141,6 +141,20 @@ def test_a_prompt_read_again_comes_from_the_cache(client: anthropic.Anthropic, h
     assert [each["cached_tokens"] for each in details] == [again.cache_read_input_tokens] * 2
 
 
+def test_calls_in_a_row_are_blocks_of_their_own(llm: LLM) -> None:
+    engine = ScriptedEngine(llm, lambda request: [*ANSWER, ANSWER[2].removeprefix("look."), ANSWER[3]])
+    asked: dict[str, Any] = {"model": "scripted", "max_tokens": 64, "messages": HELLO, "tools": [WEATHER]}
+    with scripted_server(llm, engine) as url, anthropic.Anthropic(base_url=url, api_key="any") as client:
+        whole = client.messages.create(**asked)
+        with client.messages.stream(**asked) as stream:
+            streamed = stream.get_final_message()
+    assert [block.type for block in whole.content] == ["thinking", "text", "tool_use", "tool_use"]
+    assert all(block.id.startswith("toolu_") for block in whole.content if block.type == "tool_use")
+    assert [block.to_dict() | {"id": ""} for block in streamed.content] == [
+        block.to_dict() | {"id": ""} for block in whole.content
+    ]
+
+
 def test_a_stop_sequence_does_not_cut_a_call(client: anthropic.Anthropic) -> None:
     asked: dict[str, Any] = {"model": "random", "max_tokens": 64, "messages": HELLO, "extra_body": {"seed": 7}}
     asked |= {"tools": [{"name": "clock", "input_schema": {"type": "object"}}], "tool_choice": {"type": "any"}}
@@ -216,6 +230,7 @@ def test_tokens_are_counted(client: anthropic.Anthropic, llm: LLM) -> None:
         ({"extra_body": {"mood": "good"}}, "Unknown field 'mood'"),
         ({"extra_body": {"top_k": 5}}, "top_k: 5 is not supported"),
         ({"messages": [{"role": "user", "content": "long " * 2000}]}, "prompt is too long"),
+        ({"messages": [{"role": "user", "content": "long " * 1010}]}, "prompt is too long"),  # less than a canvas left
         ({"output_config": {"effort": "low"}}, "output_config.effort: 'low' is not supported"),
         (
             {"output_config": {"format": {"type": "json_schema", "schema": {}}}, "extra_body": {"json_schema": {}}},
