@@ -129,7 +129,9 @@ def test_prompts_are_counted_once_their_requests_have_ended(llm: LLM) -> None:
 def test_made_up_paths_are_one_label(http: httpx.Client) -> None:
     for number in range(3):
         http.get(f"/made/up/{number}")
+        http.get(f"/v1/models/made/up/{number}")
     text = http.get("/metrics").text
+    assert 'redraft_requests_total{endpoint="/v1/models/{name:path}",status="404"}' in text
     assert 'redraft_requests_total{endpoint="other",status="404"}' in text
     assert "/made/up" not in text
 
@@ -137,6 +139,7 @@ def test_made_up_paths_are_one_label(http: httpx.Client) -> None:
 def test_drafts_show_every_step_before_what_is_committed(http: httpx.Client, llm: LLM) -> None:
     with http.stream("POST", "/v1/drafts", json=CHAT | {"max_tokens": 32}) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.headers["x-accel-buffering"] == "no"
         events = list(_events(answer))
     kinds = [kind for kind, _ in events]
     assert kinds[0] == "start"
@@ -451,6 +454,23 @@ def test_work_behind_a_stream_ends_however_its_sending_does() -> None:
     with pytest.raises(RuntimeError, match="unexpected"):
         asyncio.run(answer())
     assert closed == ["events", "work"]
+
+
+def test_a_stream_whose_client_does_not_read_breaks_off() -> None:
+    closed = asyncio.Event()
+
+    async def events() -> AsyncGenerator[str]:
+        yield "data: 1\n\n"
+
+    async def close() -> None:
+        closed.set()
+
+    async def stuck(message: Any = None) -> Any:
+        await asyncio.sleep(30)
+
+    answer = EventStream(events(), close, limit=0.01)({"type": "http"}, stuck, stuck)
+    asyncio.run(asyncio.wait_for(answer, 10))
+    assert closed.is_set()
 
 
 def test_a_path_with_a_slash_too_many_is_not_redirected(http: httpx.Client) -> None:

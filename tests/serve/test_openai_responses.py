@@ -162,6 +162,14 @@ def test_an_error_names_the_tool_as_the_client_sent_it(server: ServerProcess) ->
     assert error["param"] == "tools[0].description"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_what_utf8_cannot_express_is_sent_back_as_question_marks(server: ServerProcess, stream: bool) -> None:
+    body = json.dumps(HELLO | {"metadata": {"note": "\ud800"}, "stream": stream})
+    answer = httpx.post(f"{server.url}/v1/responses", content=body, headers=JSON)
+    assert answer.status_code == 200
+    assert '"metadata":{"note":"?"}' in answer.text
+
+
 def test_nothing_is_stored(server: ServerProcess, client: openai.OpenAI) -> None:
     answer = client.responses.create(**HELLO)
     assert answer.store is False  # type: ignore[attr-defined]
