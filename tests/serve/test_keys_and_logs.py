@@ -16,6 +16,8 @@ from redraft.engine.request import Request
 from redraft.errors import EngineError, SettingError
 from redraft.llm import LLM
 from redraft.serve.auth import read_keys
+from redraft.serve.faults import stopping
+from redraft.serve.logs import client_fault
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +77,8 @@ def test_cors_for_a_named_origin(guarded: ServerProcess) -> None:
 def test_log_lines(server: ServerProcess, guarded: ServerProcess) -> None:
     secret = "Xylophone secrets"
     body = CHAT | {"messages": [{"role": "user", "content": secret}], "user": "ann"}
+    for probe in ("/health", "/ready", "/metrics"):
+        httpx.get(server.url + probe, headers={"x-request-id": "probe"})
     httpx.post(f"{server.url}/v1/chat/completions", json=body, headers={"x-request-id": "log-me"})
     allowed = {"authorization": "Bearer file-key", "x-request-id": "log-me-too"}
     httpx.post(f"{guarded.url}/v1/chat/completions", json=body, headers=allowed)
@@ -83,6 +87,7 @@ def test_log_lines(server: ServerProcess, guarded: ServerProcess) -> None:
     assert line["path"] == "/v1/chat/completions"
     assert line["user"] == "ann"
     assert line["tokens"] > 0
+    assert '"probe"' not in "".join(server.lines)
     assert "Xylophone" not in "".join(server.lines)
     assert secret in "".join(guarded.lines)
     assert "file-key" not in "".join(guarded.lines)
@@ -146,6 +151,12 @@ def test_the_log_has_the_id_of_a_request_that_failed(
         assert '"request_id":"find-me"' in answer.text
     facts = [getattr(record, "facts", {}) for record in caplog.records]
     assert [fact["id"] for fact in facts if fact.get("event") == "failure"] == ["find-me"]
+
+
+def test_what_the_client_is_told_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+    """Such as an answer that the server's end has cut off."""
+    assert client_fault("find-me", stopping()).status == 503
+    assert caplog.records == []
 
 
 def _line(server: ServerProcess, request_id: str) -> dict[str, Any]:
