@@ -168,7 +168,8 @@ def test_an_input_that_the_caller_has_closed(folder: Path, args: str, code: int,
 
 
 def test_an_unknown_command(cli: Cli) -> None:
-    refused(cli, "No such command 'draft'", "draft")
+    refused(cli, "No such command 'draft'. See `redraft --help`.", "draft")
+    refused(cli, "Missing option '--lines'. See `redraft edit --help`.", "edit", "FILE")
 
 
 def test_a_group_without_its_command_shows_its_help(cli: Cli) -> None:

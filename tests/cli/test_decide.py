@@ -47,6 +47,8 @@ def test_a_terminal_sees_how_sure(cli: Cli, folder: Path, monkeypatch: pytest.Mo
         monkeypatch.setenv(name, value)
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", cli("decide", "Is it?", *CHOICES, "--model", folder).out)
     assert re.search(r"(yes|no|not at all) +\d+\.\d% +█", plain)
+    shares = [float(share) for share in re.findall(r"(\d+\.\d)%", plain)]
+    assert shares == sorted(shares, reverse=True)
     assert re.search(r"\b(1 canvas|([2-9]|\d\d+) canvases) read", plain)
 
 
@@ -60,6 +62,7 @@ def test_a_terminal_sees_how_sure(cli: Cli, folder: Path, monkeypatch: pytest.Mo
         (("Is it?", "--choice", "yes", "--choice", "yes"), "the same choice twice"),
         (("Is it?", "--choice", "yes", "--choice", ""), "non-empty strings"),
         (("Is it?", "--slot", "kind"), "must be NAME=A|B|C"),
+        (("Is it?", "--slot", "a=b|c", "--slot", "a=d|e"), "once for each name"),
         (("Is it?", "--slot", "a=b|c", "--template", "It is {b}."), "The template has the slots 'b'"),
         (("Is it?", *CHOICES, "--template", "{choice"), "The template cannot be read"),
         (("Is it?", *CHOICES, "--temperature", "0"), "temperature is 0.0; it must be above 0"),
