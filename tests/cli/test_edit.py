@@ -55,7 +55,7 @@ def test_a_terminal_sees_colours_and_the_cost(
     outcome = cli("edit", file, "Change it", "--model", folder, *OPTIONS)
     plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", outcome.out)
     assert re.search(r"\d+% changed . 1 step . ", plain)
-    assert "-    second = 2" in plain
+    assert "\n-    second = 2\n" in plain
 
 
 def test_a_failure_leaves_the_file_alone(cli: Cli, folder: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
