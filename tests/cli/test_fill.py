@@ -173,3 +173,6 @@ def test_a_terminal_shows_the_likeliest_length_that_is_still_open(folder: Path) 
     watched(step(0, 0, tokenizer.encode("x")))
     assert screen.lead == lead
     assert shown[-1].request_id == 0
+    indented = _Watched(screen, tokenizer, "if x:\n  ")  # type: ignore[arg-type]
+    indented(step(0, 0, tokenizer.encode("    ")))
+    assert screen.lead == "if x:\n"
