@@ -80,6 +80,8 @@ def test_what_a_canvas_that_was_broken_off_had_held_back_follows_a_commit(cli: C
         (2, {"type": "draft"}, "Line 2 of {} is not a record: unknown record type 'draft'."),
         (2, {"extra": 1}, "Line 2 of {} is not a record"),
         (3, {"entropy": [0.5]}, "Line 3 of {} is not a record: its sequences differ in length"),
+        (3, {"canvas": [], "argmax_canvas": [], "accepted": [], "entropy": []},
+         "Line 3 of {} is not a record: its sequences differ in length or are empty"),
         (3, {"canvas": "text"}, "Line 3 of {} is not a record: canvas"),
         (3, {"request_id": 4}, "Line 3 of {} is not a record: it belongs to request 4"),
         (5, {"canvas_index": 7}, "Line 5 of {} is not a record: it commits a canvas without steps"),
@@ -87,7 +89,7 @@ def test_what_a_canvas_that_was_broken_off_had_held_back_follows_a_commit(cli: C
         (2, {"argmax_canvas": [16384] * 16}, "token id 16384"),
         (2, {"argmax_canvas": [-1] * 16}, "token id -1"),
     ],
-)
+)  # fmt: skip
 def test_a_broken_trace_is_named(cli: Cli, trace: Path, line: int, changes: dict[str, Any], words: str) -> None:
     rewrite(trace, line, **changes)
     outcome = cli("replay", trace)
@@ -135,6 +137,24 @@ def test_a_trace_without_records(cli: Cli, trace: Path) -> None:
 def test_speed_must_be_such_that_one_can_wait(cli: Cli, trace: Path, speed: str) -> None:
     outcome = cli("replay", trace, "--speed", speed)
     assert (outcome.code, outcome.err.count("it must be at least 0.001.")) == (2, 1)
+
+
+def test_a_terminal_sees_steps_one_by_one_and_ctrl_c_ends_them(
+    cli: Cli, trace: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("redraft.cli.replay.time.sleep", sleep)
+    assert cli("replay", trace).code == 0
+    assert waits == []
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    assert cli("replay", trace, "--speed", 4).code == 130
+    assert waits == [0.25] * 3
 
 
 def test_a_prompt_cannot_command_the_terminal(cli: Cli, trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
