@@ -5,10 +5,12 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from redraft.cli.main import main
+from redraft.cli.serve import _announce
 
 
 @pytest.mark.parametrize("random", [False, True])
@@ -25,6 +27,15 @@ def test_json_tells_the_address_once_it_answers(folder: Path, random: bool) -> N
         finally:
             server.terminate()
     assert server.returncode == 0
+
+
+@pytest.mark.parametrize(("host", "url"), [("::1", "http://[::1]:80"), ("127.0.0.1", "http://127.0.0.1:80")])
+def test_an_address_is_told_as_browsers_take_it(host: str, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    listener = SimpleNamespace(getsockname=lambda: (host, 80, 0, 0))
+    _announce(listener, ("tiny",), ("sql",), True, "cpu")  # type: ignore[arg-type]
+    told = capsys.readouterr()
+    assert json.loads(told.out) == {"models": ["tiny", "sql"], "device": "cpu", "url": url}
+    assert f"tiny, sql on cpu at {url} (API: {url}/v1)" in told.err
 
 
 def test_an_empty_host_does_not_let_everybody_in(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,7 +16,7 @@ import redraft
 from redraft.cli.answer import follow
 from redraft.cli.canvas import ASCII, COLOUR, MONOCHROME, UNICODE, Progress, crop, draft_text, look_of, status_line
 from redraft.cli.printable import printable
-from redraft.cli.view import LiveScreen, PlainScreen, open_screen, show, waiting_for
+from redraft.cli.view import LiveScreen, PlainScreen, open_screen, show, summary, waiting_for
 from redraft.diffusion.records import Commit, DenoiseStep, Record
 
 EOS = 0
@@ -73,8 +74,9 @@ class TestDraft:
         assert text.plain == "yes···"
 
     def test_an_uncertain_end_ends_nothing(self) -> None:
-        text = drawn(Words("yes", "no"), [1, EOS, 2], [0.0, 3.0, 0.0])
-        assert text.plain == "yes·no"
+        for entropy in (0.7, 3.0):
+            text = drawn(Words("yes", "no"), [1, EOS, 2], [0.0, entropy, 0.0])
+            assert text.plain == "yes·no"
 
     def test_only_certain_newlines_break_the_line(self) -> None:
         text = drawn(Words("\n"), [1, 1], [0.1, 5.0])
@@ -86,6 +88,7 @@ class TestDraft:
 
     def test_half_a_character_is_visible_as_such(self) -> None:
         assert drawn(Words(b"\xc3", "x"), [1, 2], [0.0] * 2).plain == "\ufffdx"
+        assert drawn(Words(b"\xc3", "x"), [1, EOS, 2], [0.0, 3.0, 0.0]).plain == "·x"
 
     def test_nothing_reaches_the_terminal_unescaped(self) -> None:
         assert drawn(Words("\x1b[2J"), [1], [0.0]).plain == "\\x1b[2J"
@@ -249,6 +252,29 @@ def test_an_empty_answer_is_said_to_be_empty() -> None:
     screen = LiveScreen(live := console(), WORDS, (EOS,), steps=48)
     follow([step([EOS], [0.0], last=True), commit([], "")], screen)
     assert "(empty answer)" in final_screen(live.file.getvalue(), 80)  # type: ignore[attr-defined]
+
+
+def test_an_answer_that_ctrl_c_ended_is_not_said_to_be_empty() -> None:
+    def records() -> Iterator[Record]:
+        yield step([1], [3.0])
+        raise KeyboardInterrupt
+
+    screen = LiveScreen(live := console(), WORDS, (EOS,), steps=48)
+    follow(records(), screen)
+    lines = final_screen(live.file.getvalue(), 80)  # type: ignore[attr-defined]
+    assert [line for line in lines if line] == ["interrupted before the first canvas was committed"]
+
+
+def test_the_first_and_the_last_step_of_a_canvas_are_always_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redraft.cli.view.FRAME_SECONDS", 1e9)
+    follow(answer(1, 3), LiveScreen(live := console(), WORDS, (EOS,), steps=48))
+    drawn = re.findall(r"step (\d)/", live.file.getvalue())  # type: ignore[attr-defined]
+    assert list(dict.fromkeys(drawn)) == ["1", "3"]
+
+
+@pytest.mark.parametrize(("canvases", "told"), [(4, "3 + 3 + 3 + 3 steps"), (5, "5 x 3.0 steps")])
+def test_the_steps_of_many_canvases_are_told_by_their_mean(canvases: int, told: str) -> None:
+    assert told in summary(follow(answer(canvases, 3), PlainScreen(io.StringIO()))).plain
 
 
 def test_committed_text_survives_a_failure() -> None:
