@@ -71,7 +71,11 @@ def test_log_probabilities_are_those_of_chat(client: openai.OpenAI) -> None:
     (alone,) = client.responses.create(**HELLO, **asked).output
     assert alone.type == "message"
     assert alone.content[0].type == "output_text"
-    assert [entry.logprob for entry in alone.content[0].logprobs or ()] == [entry["logprob"] for entry in expected]
+    chat = client.chat.completions.create(**CHAT, logprobs=True)
+    assert chat.choices[0].logprobs is not None
+    for entries in (alone.content[0].logprobs or (), chat.choices[0].logprobs.content or ()):
+        assert [entry.logprob for entry in entries] == [entry["logprob"] for entry in expected]
+        assert not any(entry.top_logprobs for entry in entries)
 
 
 def test_json_of_a_schema(client: openai.OpenAI) -> None:

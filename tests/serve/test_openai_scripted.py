@@ -114,7 +114,8 @@ def test_a_choice_that_had_no_time_is_empty_beside_others(llm: LLM, stream: bool
     for choice in choices:
         texts[choice.index] += (choice.delta if stream else choice.message).content or ""
     assert texts == ["", "Some text.", ""]
-    assert {choice.index for choice in choices if choice.finish_reason == "length"} == {0, 1, 2}
+    ended = [choice for choice in choices if choice.finish_reason == "length"]
+    assert {choice.index: choice.redraft["seed"] for choice in ended} == {0: 5, 1: 6, 2: 7}
 
 
 def test_a_broken_answer_ends_a_stream_with_an_error(llm: LLM) -> None:
