@@ -280,6 +280,23 @@ def test_the_id_of_a_request_that_waits_to_be_fed_in_is_taken(make: Make) -> Non
     assert {event.request_id for event in (*told, *events) if isinstance(event, Finished)} == {0, 1, 2, 3}
 
 
+@pytest.mark.parametrize("ending", ["timeout", "cancelled", "failed"])
+def test_a_request_that_waits_to_be_fed_in_can_end(make: Make, ending: str) -> None:
+    now = 0.0
+    engine = make(clock=lambda: now, slots=1, max_waiting=1)
+    events = engine.answer([*(ask(i) for i in range(3)), ask(3, timeout=1.0 if ending == "timeout" else None)])
+    next(events)
+    now = 2.0
+    if ending == "cancelled":
+        engine.cancel(3)
+    if ending == "failed":
+        engine.fail_all([3], EngineError("broken"))
+    with pytest.raises(EngineError, match="broken") if ending == "failed" else nullcontext():
+        ends = [(event.request_id, event.finish_reason) for event in events if isinstance(event, Finished)]
+        assert ends == [(3, ending), (0, "length"), (1, "length"), (2, "length")]
+    assert not engine.busy
+
+
 def test_an_end_that_another_thread_is_still_telling_is_the_last_event(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

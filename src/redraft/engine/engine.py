@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, KeysView, Sequence
 from contextlib import ExitStack
 
 import numpy as np
@@ -58,6 +58,7 @@ class Engine:
         self._weights, self._seen_weights = weights, weights()
         self._clock, self._step_clock = clock, StepClock()
         self._open: dict[int, Answer] = {}
+        self._timed: dict[int, Answer] = {}  # those of them that have a timeout
         self._iterators = Iterators()
 
     def now(self) -> float:
@@ -76,6 +77,7 @@ class Engine:
         except (InputError, QueueFullError):
             self.counters.refused += 1
             raise
+        self.open(answer)
         self.queue(answer)
 
     def rehearse(self, request: Request) -> None:
@@ -139,7 +141,7 @@ class Engine:
         self.counters.schedule_seconds += (planned - started) + (self._clock() - after)
 
     def new_answer(self, request: Request, on_event: OnEvent, since: float) -> Answer:
-        """The answer for a request, not yet queued. Raises what `add` raises, except for a full queue."""
+        """The answer for a request, not yet open. Raises what `add` raises, except for a full queue."""
         self._check(request)
         transcript = Transcript(
             self.decoder,
@@ -153,19 +155,24 @@ class Engine:
 
     def check_id(self, request_id: int) -> None:
         """Raise `SettingError` for the id of a request that is open."""
-        if request_id in self._open or request_id in self._iterators:
+        if request_id in self._open:
             raise SettingError(f"request_id {request_id} is already being answered.")
 
-    def queue(self, answer: Answer) -> None:
-        """Queue an answer that `new_answer` has made, as `add` does."""
+    def open(self, answer: Answer) -> None:
+        """From now on an answer that `new_answer` has made can end, as others do; only once queued can it begin."""
         assert answer.request.request_id not in self._open
         self._open[answer.request.request_id] = answer
+        if answer.request.timeout is not None:
+            self._timed[answer.request.request_id] = answer
+
+    def queue(self, answer: Answer) -> None:
+        """Queue an open answer."""
         self.scheduler.add(answer.job)
 
     @property
-    def open_ids(self) -> list[int]:
-        """Requests that have not ended."""
-        return list(self._open)
+    def open_ids(self) -> KeysView[int]:
+        """Requests that have not ended: those being answered, in the queue, or waiting to be fed into it."""
+        return self._open.keys()
 
     @property
     def queue_full(self) -> bool:
@@ -181,11 +188,11 @@ class Engine:
         """Check all requests at once, then answer them; closing the iterator cancels what is left.
 
         Several such iterators may be open on one engine, even in several threads; each gets its own events. Requests
-        that do not fit in the queue are added as others end. If a request breaks, its iterator raises the
+        that do not fit in the queue are queued as others end. If a request breaks, its iterator raises the
         `EngineError`. An exception in a forward ends all requests that hold a slot, since there is no telling how far
         their canvases got: the iterator that ran it raises it, and their other iterators raise an `EngineError`. An
-        iterator whose requests all wait goes on. Ctrl-C waits for the end of a forward that serves other iterators too,
-        and ends only the one that it meets; a second one does not wait. An iterator raises a `SettingError` on starting
+        iterator whose requests all wait goes on. Ctrl-C waits for the end of a forward that serves others too, and ends
+        only the iterator that it meets; a second one does not wait. An iterator raises a `SettingError` on starting
         if one of its request ids is already being answered.
         """
         return self._iterators.answer(self, requests)
@@ -236,9 +243,10 @@ class Engine:
             )
 
     def _expire(self, now: float) -> None:
-        for answer in list(self._open.values()):
+        for answer in list(self._timed.values()):
             timeout = answer.request.timeout
-            if timeout is not None and now - answer.added >= timeout:
+            assert timeout is not None
+            if now - answer.added >= timeout:
                 self._break_off(answer, "timeout")
 
     def _break_off(self, answer: Answer, ending: Ending) -> None:
@@ -342,3 +350,4 @@ class Engine:
                 self.scheduler.distrust(job)
             self.scheduler.remove(job)
             del self._open[job.request_id]
+            self._timed.pop(job.request_id, None)

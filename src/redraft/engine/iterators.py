@@ -43,14 +43,9 @@ class Iterators:
     """
 
     def __init__(self) -> None:
-        self._inboxes: tuple[_Inbox, ...] = ()
         self._left: list[_Inbox] = []
         self._working = False
         self._lock = HandoffLock()
-
-    def __contains__(self, request_id: int) -> bool:
-        """Whether an iterator waits for this request's end."""
-        return any(request_id in inbox.open for inbox in self._inboxes)
 
     def answer(self, engine: Engine, requests: Sequence[Request]) -> Iterator[Event]:
         """See `Engine.answer`."""
@@ -68,7 +63,8 @@ class Iterators:
         with self._lock:
             for request_id in inbox.open:
                 engine.check_id(request_id)
-            self._inboxes += (inbox,)
+            for answer in answers:
+                engine.open(answer)
         try:
             while inbox.open or inbox.events:
                 with self._lock:
@@ -88,18 +84,20 @@ class Iterators:
         self._working = True
         try:
             while rest and not engine.queue_full:
-                engine.queue(rest.popleft())
+                answer = rest.popleft()
+                if answer.request.request_id in inbox.open:  # it may have been cancelled, or its time may be over
+                    engine.queue(answer)
             if inbox.open and not inbox.events:  # another thread may have put the last end there
                 assert engine.busy, "a request was told no end"  # rather than wait for it for ever
-                with self._defer_sigint(inbox):
+                with self._defer_sigint(engine, inbox):
                     self._step(engine, inbox)
         finally:
             self._working = False
             self._drop_left(engine)
 
-    def _defer_sigint(self, inbox: _Inbox) -> AbstractContextManager[None]:
+    def _defer_sigint(self, engine: Engine, inbox: _Inbox) -> AbstractContextManager[None]:
         """Ctrl-C ends the iterator that it interrupts; a forward that serves others as well is finished first."""
-        others = any(one.open for one in self._inboxes if one is not inbox)
+        others = len(engine.open_ids) > len(inbox.open)
         return defer_signal(signal.SIGINT) if others else nullcontext()
 
     def _step(self, engine: Engine, inbox: _Inbox) -> None:
@@ -123,13 +121,6 @@ class Iterators:
         self._working = True
         try:
             while self._left:
-                self._drop(engine, self._left.pop())
+                engine.cancel_all(self._left.pop().open)
         finally:
             self._working = False
-
-    def _drop(self, engine: Engine, inbox: _Inbox) -> None:
-        """Cancel requests that nobody waits for; even if that fails, their ids can be used again."""
-        try:
-            engine.cancel_all(list(inbox.open))
-        finally:
-            self._inboxes = tuple(one for one in self._inboxes if one is not inbox)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -185,7 +186,8 @@ class Scheduler:
     def remove(self, job: Job) -> None:
         """Remove a job that has ended, wherever it was, and return its slot and pages."""
         if job.slot < 0:
-            self.waiting.remove(job)
+            with suppress(ValueError):  # it was not queued yet
+                self.waiting.remove(job)
             return
         self.pages.close(job.table)
         self._free_slots.append(job.slot)
