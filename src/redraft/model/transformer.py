@@ -233,9 +233,8 @@ class Transformer(nn.Module):
     def rope(self, positions: Tensor) -> RopeTables:
         """cos and sin per layer kind for positions [B,T]."""
         if not self._frequencies:  # set in one assignment, for other threads
-            self._frequencies = {
-                kind: inverse_frequencies(self.config, sliding=kind == SLIDING) for kind in set(self.config.layer_types)
-            }
+            kinds = dict.fromkeys(self.config.layer_types)
+            self._frequencies = {kind: inverse_frequencies(self.config, sliding=kind == SLIDING) for kind in kinds}
         return {
             kind: rope_table(positions, frequencies.to(positions.device), self.dtype)
             for kind, frequencies in self._frequencies.items()

@@ -272,5 +272,5 @@ class _Packer:
 
     def frequencies(self) -> dict[LayerType, Tensor]:
         """RoPE's inverse frequencies by kind of layer, see `Shard`."""
-        kinds = set(self.config.layer_types)
+        kinds = dict.fromkeys(self.config.layer_types)
         return {kind: inverse_frequencies(self.config, sliding=kind == SLIDING).to(self.device) for kind in kinds}
