@@ -36,6 +36,8 @@ def check_exact(pieces: list[str], result: FillResult) -> None:
             assert rest.startswith(filling.text)
             rest = rest[len(filling.text) :]
     assert rest == ""
+    assert len(result.offsets) == len(result.tokens)
+    assert all(0 <= start <= end <= len(result.text) for start, end in result.offsets)
 
 
 @pytest.mark.timeout(900)

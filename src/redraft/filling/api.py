@@ -93,9 +93,7 @@ def fill(
         for number, filling in enumerate(written, 1)
     ]
     texts = [filling.text for filling in fillings]
-    return FillResult(
-        full_text=join_pieces(pieces, texts), fillings=tuple(fillings), seconds=time.perf_counter() - started
-    )
+    return FillResult.of(join_pieces(pieces, texts), fillings, time.perf_counter() - started)
 
 
 def check_given(given: Mapping[str, Any], known: Sequence[str]) -> None:

@@ -89,41 +89,35 @@ class Filling(Written):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FillResult:
+class FillResult(Written):
     """A filled text. `full_text` is the given pieces and the fillings in turn, byte for byte.
 
-    The other properties describe a text with one hole. With several holes, `text` joins the fillings, `tokens` and
-    `token_ids` run through them in order, and `steps` and `forwards` are sums.
+    The other fields describe a text with one hole. With several holes, they describe the fillings as one text.
     """
 
     full_text: str
     fillings: tuple[Filling, ...]
     seconds: float = field(compare=False)
 
-    @property
-    def text(self) -> str:
-        return "".join(filling.text for filling in self.fillings)
-
-    @property
-    def tokens(self) -> tuple[TokenConfidence, ...]:
-        return tuple(token for filling in self.fillings for token in filling.tokens)
-
-    @property
-    def token_ids(self) -> tuple[int, ...]:
-        return tuple(token.token_id for token in self.tokens)
+    @classmethod
+    def of(cls, full_text: str, fillings: Sequence[Filling], seconds: float) -> FillResult:
+        """The result of filling all holes of a text, in order."""
+        whole = Written.joined(fillings)
+        return cls(
+            text=whole.text,
+            tokens=whole.tokens,
+            offsets=whole.offsets,
+            steps=whole.steps,
+            forwards=whole.forwards,
+            full_text=full_text,
+            fillings=tuple(fillings),
+            seconds=seconds,
+        )
 
     @property
     def lengths(self) -> tuple[int, ...]:
         """Hole lengths that were denoised to the end, of any hole."""
         return tuple(sorted({length for filling in self.fillings for length in filling.lengths}))
-
-    @property
-    def steps(self) -> int:
-        return sum(filling.steps for filling in self.fillings)
-
-    @property
-    def forwards(self) -> int:
-        return sum(filling.forwards for filling in self.fillings)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
