@@ -55,7 +55,8 @@ class TestPool:
         first, second = pool.take(), pool.take()
         pool.name(first, b"a")
         pool.name(second, b"a")
-        assert pool.find(b"a") == first
+        pool.name(first, b"b")
+        assert (pool.find(b"a"), pool.find(b"b")) == (first, None)
         pool.drop(second)
         assert pool.kept == 0
 
@@ -118,6 +119,33 @@ class TestPrefixes:
         assert again.sliding[:4] == [-1] * 4  # position 6 * 256 sees the 399 tokens before it: pages 4 and 5
         assert min(again.sliding[4:]) >= 0
 
+    def test_a_window_that_ends_with_a_page_needs_none_before_it(self) -> None:
+        manager = PageManager(20, 20, PAGE + 1)
+        keys = prefix_keys(list(range(6 * PAGE)))
+        manager.close(written(manager, keys, 7 * PAGE))
+        again = manager.open(7 * PAGE, PAGE, keys)
+        assert again is not None
+        assert again.sliding[:5] == [-1] * 5
+        assert again.sliding[5] >= 0
+
+    def test_the_beginning_of_a_prompt_is_known_longest(self) -> None:
+        manager = PageManager(3, 3, 4 * PAGE)
+        keys = prefix_keys(list(range(3 * PAGE)))
+        manager.close(written(manager, keys, 3 * PAGE, span=3 * PAGE))
+        other = manager.open(PAGE, PAGE, ())
+        assert other is not None
+        manager.cover(other, PAGE)
+        for pool in (manager.full, manager.sliding):
+            assert [pool.find(key) is not None for key in keys] == [True, True, False]
+
+    def test_nothing_is_known_once_forgotten(self) -> None:
+        manager = PageManager(20, 20, WINDOW)
+        keys = prefix_keys(list(range(2 * PAGE)))
+        manager.close(written(manager, keys, 3 * PAGE))
+        manager.forget()
+        assert manager.full.kept == manager.sliding.kept == 0
+        assert not any(pool.find(key) is not None for key in keys for pool in (manager.full, manager.sliding))
+
     def test_a_shorter_common_beginning_is_found_while_its_window_is_known(self) -> None:
         manager = PageManager(20, 20, WINDOW)
         tokens = list(range(6 * PAGE))
@@ -163,11 +191,22 @@ class TestPrefixes:
         assert late.full == early.full
 
 
+def test_a_page_is_given_back_when_the_next_token_does_not_see_its_last_one() -> None:
+    manager = PageManager(20, 20, WINDOW)
+    table = manager.open(5 * PAGE, 5 * PAGE, ())
+    assert table is not None
+    manager.cover(table, 5 * PAGE)
+    assert not manager.leave_behind(table, PAGE - 1 + WINDOW - 1)
+    assert manager.leave_behind(table, PAGE - 1 + WINDOW)
+    assert [page < 0 for page in table.sliding] == [True, *[False] * 4]
+
+
+@pytest.mark.parametrize(("full", "sliding"), [(40, 26), (20, 90)])
 @pytest.mark.parametrize("seed", range(20))
-def test_promises_hold_in_any_order_of_events(seed: int) -> None:
+def test_promises_hold_in_any_order_of_events(seed: int, full: int, sliding: int) -> None:
     """Requests of all lengths open, grow, finish and are broken off; taking a page never fails and none is lost."""
     luck = random.Random(seed)
-    manager = PageManager(40, 26, WINDOW)
+    manager = PageManager(full, sliding, WINDOW)
     prompts = [[luck.randrange(9) for _ in range(luck.randrange(1, 9 * PAGE))] for _ in range(3)]
     live: list[tuple[PageTable, int, int]] = []  # table, committed positions, positions in all
     for _ in range(600):
