@@ -58,6 +58,22 @@ def test_candidates_follow_the_distribution(vocab: int) -> None:
     torch.testing.assert_close(shares, logits.softmax(-1)[0], atol=2e-4, rtol=0)
 
 
+@pytest.mark.parametrize("gap", [1, 300])
+def test_a_draw_at_an_edge_is_the_next_possible_token(gap: int) -> None:
+    """In a chunk of the vocabulary and between chunks; the probabilities need not add up to one."""
+    p = torch.zeros(1, 4 * gap)
+    p[0, [gap, 2 * gap, 3 * gap]] = torch.tensor([0.125, 0.125, 0.25])
+    uniform = torch.tensor([0.0, 0.25, 0.5, 1 - 2**-53], dtype=torch.float64)
+    seen = sampler.Distribution(p.expand(4, -1), torch.zeros(4, dtype=torch.long), torch.zeros(4))
+    assert seen.pick(uniform).tolist() == [gap, 2 * gap, 3 * gap, 3 * gap]
+
+
+def test_damaged_probabilities_are_drawn_from_without_an_error() -> None:
+    """Whoever reads the entropy notices; a draw out of range would stop the answers beside it, too."""
+    damaged = sampler.Distribution.of(torch.full((1, 512), math.nan))
+    assert 0 <= damaged.pick(torch.tensor([0.5], dtype=torch.float64)) < 512
+
+
 def test_forbidden_tokens_are_never_drawn_and_never_counted() -> None:
     logits = torch.zeros(200, 64)
     logits[:, 7:] = vocabulary.NEVER
@@ -73,6 +89,7 @@ def test_accept_keeps_the_most_certain_within_the_bound() -> None:
     assert sampler.accept(entropy, 0.1).tolist() == [[False, True, True, True, False]]
     assert sampler.accept(entropy, 0.02).tolist() == [[False, False, True, False, False]]
     assert sampler.accept(entropy + 9, 0.1).sum() == 1
+    assert sampler.accept(torch.full((1, 3), 0.25), 0.25).tolist() == [[True, True, False]]
 
 
 def test_renoise_keeps_only_what_is_accepted() -> None:
@@ -83,13 +100,23 @@ def test_renoise_keeps_only_what_is_accepted() -> None:
 
 def test_a_canvas_is_stable_after_as_many_equal_steps_as_asked() -> None:
     count = torch.zeros(1, dtype=torch.long)
-    canvases = [torch.tensor([[1, 2]]), torch.tensor([[1, 3]]), torch.tensor([[1, 3]]), torch.tensor([[1, 3]])]
+    canvases = [torch.tensor([canvas]) for canvas in ([1, 2], [1, 3], [1, 3], [1, 3], [4, 3], [4, 3])]
     seen, previous = [], None
     for canvas in canvases:
         count = stopping.stable_steps(canvas, previous, count, None)
         seen.append(int(count))
         previous = canvas
-    assert seen == [0, 0, 1, 2]
+    assert seen == [0, 0, 1, 2, 0, 1]
+
+
+def test_a_canvas_whose_dead_tail_changes_is_stable() -> None:
+    before, now = torch.tensor([[4, 1, 7], [4, 5, 7]]), torch.tensor([[4, 1, 8], [4, 5, 8]])
+    live = stopping.live_positions(now, (1,))
+    assert stopping.stable_steps(now, before, torch.tensor([2, 2]), live).tolist() == [3, 0]
+
+
+def test_a_canvas_without_a_choice_is_certain() -> None:
+    assert stopping.mean_entropy(torch.ones(1, 3), torch.zeros(1, 3, dtype=torch.bool)).tolist() == [0.0]
 
 
 def test_only_the_live_part_counts_before_a_stable_end() -> None:

@@ -7,8 +7,11 @@ import pytest
 import torch
 
 from redraft.constraints import Allowed
+from redraft.diffusion import sampler
 from redraft.diffusion.prefill import prefill
 from redraft.diffusion.records import DenoiseStep, record_from_dict
+from redraft.diffusion.sampler import Prediction
+from redraft.diffusion.step import StepRule, begin, decide
 from redraft.engine.work import DenoiseResult
 from redraft.model import Transformer
 from redraft.model.presets import preset
@@ -71,11 +74,14 @@ def test_an_adaptive_stop_equals_the_reference(model: Transformer) -> None:
     assert_same(ours, list(Reference(model).generate(PROMPT, settings, length=LENGTH)))
 
 
-def test_stability_needs_two_steps(model: Transformer) -> None:
-    settings = dataclasses.replace(SETTINGS, confidence_threshold=50.0, steps=48)
-    (ours,) = together(model, [PROMPT], [5], settings)
-    assert len(ours) >= 2
-    assert_same(ours, list(Reference(model).generate(PROMPT, settings, length=LENGTH)))
+@pytest.mark.parametrize("threshold", [1, 3])
+def test_stability_needs_more_than_one_step(model: Transformer, threshold: int) -> None:
+    """All candidates are kept, and at such a temperature they are the likeliest tokens, so a short canvas settles."""
+    cold = dataclasses.replace(SETTINGS, t_min=0.01, t_max=0.02, entropy_bound=99.0, confidence_threshold=50.0)
+    settings = dataclasses.replace(cold, stability_threshold=threshold, steps=48, max_tokens=2)
+    (ours,) = take_steps(model, [PROMPT], settings, seeds=[5], length=2)
+    assert threshold + 1 <= len(ours) < 48
+    assert_same(ours, list(Reference(model).generate(PROMPT, settings, length=2)))
 
 
 def test_neighbours_change_nothing(model: Transformer) -> None:
@@ -127,6 +133,42 @@ def test_pinned_positions_do_not_count_as_confident(model: Transformer) -> None:
     entropy = first(settings).entropy[0]
     for threshold, done in ((entropy * 1.01, True), (entropy * 0.99, False)):
         assert first(dataclasses.replace(settings, confidence_threshold=float(threshold))).converged is done
+
+
+@pytest.mark.parametrize("stop_at_eos", [False, True])
+def test_neither_pins_nor_a_dead_tail_count(model: Transformer, stop_at_eos: bool) -> None:
+    """Position 0 is pinned, 1 is sure, and behind the end of text at 2 nothing is."""
+    rule = StepRule(
+        temperature=1.0, last=True, entropy_bound=0.1, stability_threshold=0, confidence_threshold=0.1,
+        stop_at_eos=stop_at_eos, eos_ids=(1,), constraint=Allowed(4, {0: 9}),
+    )  # fmt: skip
+    draft, entropy = torch.tensor([9, 5, 1, 7]), torch.tensor([0.5, 0.0, 0.1, 2.0])
+    _, outcome = decide(Prediction(draft, draft, entropy, None), begin(draft, None), rule, draft)
+    assert bool(outcome.converged) is stop_at_eos
+
+
+def test_tokens_that_may_not_come_first_may_come_later(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the rows of a canvas are divided into tiles."""
+    hidden = torch.randn(LENGTH, model.config.hidden_size, generator=torch.Generator().manual_seed(0))
+    uniform = torch.full((LENGTH,), 0.5, dtype=torch.float64)
+    free = sampler.predict(model, hidden, uniform, 1.0, want_soft=True)
+    barred = sorted(set(free.argmax.tolist()))
+    whole = sampler.predict(model, hidden, uniform, 1.0, None, barred, want_soft=True)
+    monkeypatch.setattr(sampler, "TILE_ELEMENTS", 3 * model.config.vocab_size)
+    tiles = sampler.predict(model, hidden, uniform, 1.0, None, barred, want_soft=True)
+    assert whole.argmax[0] not in barred
+    for seen in (whole, tiles):
+        assert torch.equal(seen.argmax[1:], free.argmax[1:])
+        assert torch.equal(seen.argmax, whole.argmax)
+
+
+def test_prompts_of_any_lengths_are_encoded_together(model: Transformer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that has ended keeps its last state while longer ones go on."""
+    monkeypatch.setattr("redraft.diffusion.prefill.CHUNK", 4)
+    prompts = [PROMPT, PROMPT[:3], PROMPT[:8]]
+    last = prefill(model, model.new_cache(3, 64), prompts)
+    for prompt, mine in zip(prompts, last, strict=True):
+        torch.testing.assert_close(mine[None], prefill(model, model.new_cache(1, 64), [prompt]), atol=1e-5, rtol=1e-5)
 
 
 def test_records_survive_json(model: Transformer) -> None:
