@@ -273,6 +273,20 @@ class TestPrefixes:
         assert jobs[1].encoded == 8200
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_runner_is_told_all_changes_of_pages(seed: int) -> None:
+    """Pages given back and pages adopted included."""
+    known: dict[int, tuple[list[int], list[int]]] = {}
+
+    def watch(scheduler: Scheduler, plan: Plan) -> None:
+        known.update({job.slot: (list(job.table.full), list(job.table.sliding)) for job in plan.moved})
+        for job in (turn.job for turn in plan.turns):
+            assert known[job.slot] == (job.table.full, job.table.sliding)
+
+    shared = [Load(arrival=at, prompt=8200, steps=(3,), keys=TestPrefixes.KEYS) for at in (0.0, 0.01, 0.02, 0.03)]
+    simulate([*mixed_load(seed), *shared], LIMITS, SETTINGS, cost, watch)
+
+
 def test_everything_returns() -> None:
     scheduler = Scheduler(LIMITS, SETTINGS)
     jobs = [Load(arrival=0, prompt=600 * (i + 1), steps=(5,)).job(i) for i in range(12)]
