@@ -221,7 +221,7 @@ class PageManager:
         first = len(table.full)
         count = next((count for count in range(first + 1, len(table.keys) + 1) if count not in table.broken), first)
         pages = [(self.full.find(key), self.sliding.find(key)) for key in table.keys[first:count]]
-        if not self._reuse or not pages or any(None in pair for pair in pages):
+        if not pages or any(None in pair for pair in pages):
             return False
         for full, sliding in pages:
             assert full is not None
@@ -278,8 +278,6 @@ class PageManager:
 
     def _known(self, keys: Sequence[bytes], broken: Container[int]) -> int:
         """The most pages that can be reused: known in the full space, and in the sliding one within the window."""
-        if not self._reuse:
-            return 0
         most = next((i for i, key in enumerate(keys) if self.full.find(key) is None), len(keys))
         counts = (count for count in range(most, 0, -1) if count not in broken)
         return next((count for count in counts if self._slides(keys[self._reach(count) : count])), 0)
