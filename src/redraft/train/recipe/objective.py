@@ -14,10 +14,7 @@ LOSSES = ("base", "reweighted", "loo", "reweighted-loo")
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectiveSettings:
-    """The loss. The defaults are the open objective of DiffusionGemma, with balanced experts added.
-
-    In self-conditioning it differs where embeddings are trained: they get no gradients through soft embeddings.
-    """
+    """The loss. The defaults are the open objective of DiffusionGemma, with balanced experts added."""
 
     noise_eps: float = 1e-4
     levels: str = "uniform"
