@@ -20,9 +20,9 @@ from redraft.model.names import to_hugging_face
 from redraft.model.weights import load_model, save_model
 from redraft.train.batch import Batch
 from redraft.train.checkpoint import load_checkpoint, save_checkpoint
-from redraft.train.lora import adapt, collect
+from redraft.train.lora import LoraLinear, adapt, collect
 from redraft.train.recipe import LoraSettings, ObjectiveSettings, Recipe
-from redraft.train.trainer import train
+from redraft.train.trainer import Trainer, train
 from redraft.train.two_stream import TwoStream
 
 ALL = ("attention", "mlp", "self_conditioning", "router", "experts")
@@ -158,6 +158,34 @@ def test_a_run_trains_factors_alone_and_resumes_exactly(recipe: Recipe, tmp_path
     for name, factors in adapter.factors.items():
         if name.endswith("q_proj.weight"):
             assert torch.equal(factors.a, masters[name.replace(".weight", ".lora_a")])
+
+
+def test_recomputed_layers_drop_the_same_inputs(config, batch: Batch) -> None:
+    settings, gradients = LoraSettings(rank=2, dropout=0.5, targets=("attention",)), []
+    for recompute in (False, True):
+        model = adapted(config, settings)
+        torch.manual_seed(1)
+        TwoStream(model, ObjectiveSettings(), compiled=False, recompute=recompute)(batch, 1, 2).loss.backward()
+        gradients.append({name: p.grad for name, p in model.named_parameters() if p.requires_grad})
+    torch.testing.assert_close(*gradients)
+
+
+def test_evaluations_are_of_the_averaged_factors_without_dropout(recipe: Recipe, tmp_path: Path) -> None:
+    recipe = lora_recipe(recipe, tmp_path, dropout=0.5)
+    recipe = dataclasses.replace(recipe, optimizer=dataclasses.replace(recipe.optimizer, average=0.9))
+    trainer, seeds = Trainer(recipe, device="cpu", quiet=True), set()
+    trainer.build()
+    for index in range(2):
+        trainer.train_step(Batch.from_arrays(trainer.packer.batch(index)).to(trainer.device))
+        seeds.add(torch.initial_seed())
+    assert len(seeds) == 2  # every batch drops others
+    heldout = trainer.evaluate()
+    assert trainer.model.training
+    for module in trainer.model.modules():
+        if isinstance(module, LoraLinear):
+            module.dropout = 0.0
+    trainer.masters.load_state(trainer.masters.state() | {"masters": trainer.masters.trained()})
+    assert trainer.evaluate() == heldout
 
 
 def test_another_alpha_is_another_run(recipe: Recipe, tmp_path: Path) -> None:
