@@ -115,6 +115,8 @@ def test_a_run_leaves_a_model_a_log_and_a_picture(recipe: Recipe) -> None:
     assert [int(row["step"]) for row in rows] == [5, 10, 15, 20]
     assert [bool(row["heldout_decoder"]) for row in rows] == [False, True, False, True]
     assert float(rows[-1]["loss"]) == pytest.approx(sum(result.losses[-5:]) / 5, rel=1e-4)
+    rates = [learning_rate(recipe.optimizer, int(row["step"]) - 1) for row in rows]
+    assert [float(row["learning_rate"]) for row in rows] == rates
     assert float(rows[-1]["loss_reverse"]) == pytest.approx(float(rows[-1]["decoder"]), rel=0.05)
     assert (result.folder / "losses.png").stat().st_size > 1000
 
@@ -195,8 +197,9 @@ def test_an_interrupt_ends_behind_the_current_step(recipe: Recipe) -> None:
     assert load_checkpoint(trainer.folder, torch.device("cpu"))["step"] == 4
 
 
-def test_a_nan_loss_names_its_step_and_keeps_the_last_checkpoint(recipe: Recipe) -> None:
-    trainer = Trainer(changed(recipe, checkpoint_every=5), device="cpu", quiet=True)
+@pytest.mark.parametrize("log_every", [5, 100])
+def test_a_nan_loss_names_its_step_and_keeps_the_last_checkpoint(recipe: Recipe, log_every: int) -> None:
+    trainer = Trainer(changed(recipe, checkpoint_every=5, log_every=log_every), device="cpu", quiet=True)
     step = trainer.train_step
 
     def poisoned(batch):
