@@ -138,3 +138,8 @@ def test_rows_are_sorted_by_expert_and_found_again() -> None:
     rows = torch.eye(6)[order]
     out = product(rows, torch.ones(4, 1, 6) * torch.arange(4.0)[:, None, None], ends)
     assert torch.equal(out[inverse][..., 0], index.float())
+
+
+def test_more_experts_than_a_byte_counts_are_sorted_too() -> None:
+    index = torch.tensor([[299, 0], [256, 43]])
+    assert index.flatten()[sort_by_expert(index, 300).order].tolist() == [0, 43, 256, 299]
