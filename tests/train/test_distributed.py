@@ -99,14 +99,14 @@ def column(folder: Path, name: str) -> list[float]:
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
-    return load_checkpoint(folder, torch.device("cpu"))["weights"]["masters"]
+    return load_checkpoint(folder)["weights"]["masters"]
 
 
 def test_two_processes_equal_one_and_resume_as_one(tmp_path: Path) -> None:
     one, two = write_recipe(tmp_path, "one", 2), write_recipe(tmp_path, "two", 1)
     train(read_recipe(one), device="cpu", quiet=True)
     launch(two, "--max-seconds", "0.001")
-    stopped = load_checkpoint(tmp_path / "two", torch.device("cpu"))
+    stopped = load_checkpoint(tmp_path / "two")
     assert (stopped["step"], stopped["batches"]) == (8, 16)
     # The second half runs as one process that takes both batches of each step itself.
     resumed = write_recipe(tmp_path, "two", 2)
@@ -246,7 +246,7 @@ def test_a_resumed_run_has_what_is_left_of_its_time(tmp_path: Path, monkeypatch:
     assert 38 <= result.step <= 41
     rates = column(tmp_path / "fit", "learning_rate")
     assert rates == sorted(rates, reverse=True)
-    older = load_checkpoint(tmp_path / "fit", torch.device("cpu"))
+    older = load_checkpoint(tmp_path / "fit")
     assert older.pop("seconds") == pytest.approx(0.1 * result.step)
     save_checkpoint(tmp_path / "fit", older)
     assert run_from(result.step).step >= result.step
@@ -304,7 +304,7 @@ def test_a_model_that_cannot_be_written_ends_every_process_with_a_sentence(tmp_p
     said = launch_in_vain(tmp_path, write_recipe(tmp_path, "run", 1, steps=2))
     begun = f"error: The model {str(model)!r} could not be written: "
     assert said == [f"{begun}Is a directory.", f"{begun}another process failed."]
-    assert load_checkpoint(tmp_path / "run", torch.device("cpu"))["step"] == 2
+    assert load_checkpoint(tmp_path / "run")["step"] == 2
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limits of file sizes")

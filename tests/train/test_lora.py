@@ -146,7 +146,7 @@ def test_a_run_trains_factors_alone_and_resumes_exactly(recipe: Recipe, tmp_path
     recipe = lora_recipe(recipe, tmp_path, dropout=0.1)
     whole = train(recipe, device="cpu", quiet=True)
     assert sum(whole.losses[-5:]) < sum(whole.losses[:5])
-    masters = load_checkpoint(whole.folder, torch.device("cpu"))["weights"]["masters"]
+    masters = load_checkpoint(whole.folder)["weights"]["masters"]
     assert all(name.endswith(("_a", "_b")) for name in masters)
     part = dataclasses.replace(recipe, run=dataclasses.replace(recipe.run, out=str(tmp_path / "part")))
     short = dataclasses.replace(part, run=dataclasses.replace(part.run, max_seconds=1e-3))
@@ -197,7 +197,7 @@ def test_another_alpha_is_another_run(recipe: Recipe, tmp_path: Path) -> None:
     other = dataclasses.replace(short, lora=dataclasses.replace(recipe.lora, alpha=4.0))
     with pytest.raises(CheckpointError, match=r"with another lora\.alpha\.$"):
         train(other, device="cpu", quiet=True, resume=True)
-    older = load_checkpoint(folder, torch.device("cpu"))
+    older = load_checkpoint(folder)
     del older["model"]["lora_alpha"]
     save_checkpoint(folder, older)
     assert len(train(short, device="cpu", quiet=True, resume=True).losses) > 0
@@ -216,7 +216,7 @@ def test_an_adapter_does_not_go_on_over_another_base(recipe: Recipe, tmp_path: P
         train(short, device="cpu", quiet=True, resume=True)
     moved = dataclasses.replace(short, run=dataclasses.replace(short.run, init=str(tmp_path / "moved")))
     assert len(train(moved, device="cpu", quiet=True, resume=True).losses) > 0
-    older = load_checkpoint(folder, torch.device("cpu"))
+    older = load_checkpoint(folder)
     del older["model"]["lora_base"]
     save_checkpoint(folder, older)
     assert len(train(short, device="cpu", quiet=True, resume=True).losses) > 0

@@ -48,7 +48,7 @@ def test_an_interrupted_run_goes_on_exactly(recipe: Recipe, tmp_path: Path) -> N
     part.save()
     rest = run(part.recipe, resume=True)
     assert first + rest == whole
-    a, b = (load_checkpoint(tmp_path / name, torch.device("cpu"))["weights"] for name in ("run", "part"))
+    a, b = (load_checkpoint(tmp_path / name)["weights"] for name in ("run", "part"))
     for kind in ("masters", "average"):
         assert all(torch.equal(a[kind][name], b[kind][name]) for name in a[kind])
 
@@ -107,7 +107,7 @@ def test_a_run_leaves_a_model_a_log_and_a_picture(recipe: Recipe) -> None:
     assert result.finished
     assert result.model_folder is not None
     model = load_model(result.model_folder, device="cpu")
-    masters = load_checkpoint(result.folder, torch.device("cpu"))["weights"]["masters"]
+    masters = load_checkpoint(result.folder)["weights"]["masters"]
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.float(), masters[name].bfloat16().float(), rtol=0, atol=0)
     assert json.loads((result.model_folder / "generation_config.json").read_text())["eos_token_id"] == [1]
@@ -179,7 +179,7 @@ def test_a_given_model_must_have_the_recipes_shape(recipe: Recipe, tmp_path: Pat
 def test_the_time_limit_stops_with_a_checkpoint(recipe: Recipe) -> None:
     result = train(changed(recipe, max_seconds=1e-3), device="cpu", quiet=True)
     assert (result.step, result.finished) == (1, False)
-    assert load_checkpoint(result.folder, torch.device("cpu"))["step"] == 1
+    assert load_checkpoint(result.folder)["step"] == 1
 
 
 def test_an_interrupt_ends_behind_the_current_step(recipe: Recipe) -> None:
@@ -194,7 +194,7 @@ def test_an_interrupt_ends_behind_the_current_step(recipe: Recipe) -> None:
     trainer.train_step = interrupted  # type: ignore[method-assign]
     result = trainer.run()
     assert (result.step, result.finished, result.interrupted, len(result.losses)) == (4, False, True, 4)
-    assert load_checkpoint(trainer.folder, torch.device("cpu"))["step"] == 4
+    assert load_checkpoint(trainer.folder)["step"] == 4
 
 
 @pytest.mark.parametrize("log_every", [5, 100])
@@ -210,7 +210,7 @@ def test_a_nan_loss_names_its_step_and_keeps_the_last_checkpoint(recipe: Recipe,
     trainer.train_step = poisoned  # type: ignore[method-assign]
     with pytest.raises(TrainingError, match=r"loss of step 7 \(counted from 0\) is nan"):
         trainer.run()
-    assert load_checkpoint(trainer.folder, torch.device("cpu"))["step"] == 5
+    assert load_checkpoint(trainer.folder)["step"] == 5
 
 
 @pytest.mark.parametrize("checkpoint_every", [0, 1])
@@ -231,7 +231,7 @@ def test_an_update_that_leaves_no_numbers_is_neither_kept_nor_handed_out(recipe:
         trainer.run()
     assert not (trainer.folder / "model").exists()
     if checkpoint_every:
-        assert load_checkpoint(trainer.folder, torch.device("cpu"))["step"] == 4
+        assert load_checkpoint(trainer.folder)["step"] == 4
 
 
 def test_a_finished_folder_is_not_overwritten(recipe: Recipe) -> None:
@@ -256,12 +256,12 @@ def test_resuming_nothing_and_damage_are_named(recipe: Recipe, tmp_path: Path) -
         run(recipe, resume=True)
     (tmp_path / "checkpoint.pt").write_bytes(b"damaged")
     with pytest.raises(CheckpointError, match=r"not a readable checkpoint; it is damaged or another kind of file\.$"):
-        load_checkpoint(tmp_path, torch.device("cpu"))
+        load_checkpoint(tmp_path)
     torch.save([1], tmp_path / "checkpoint.pt")
     with pytest.raises(CheckpointError, match="not a readable checkpoint"):
-        load_checkpoint(tmp_path, torch.device("cpu"))
+        load_checkpoint(tmp_path)
     save_checkpoint(tmp_path, {"step": 3})
-    assert load_checkpoint(tmp_path, torch.device("cpu")) == {"step": 3}
+    assert load_checkpoint(tmp_path) == {"step": 3}
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.pt"]
 
 
@@ -275,7 +275,7 @@ def test_a_disk_that_fills_keeps_the_old_checkpoint(recipe: Recipe, monkeypatch:
     monkeypatch.setattr("redraft.train.checkpoint.os.fsync", full)
     with pytest.raises(TrainingError, match=r"could not be written: .*No space left on device"):
         trainer.run()
-    assert load_checkpoint(trainer.folder, torch.device("cpu"))["step"] == 5
+    assert load_checkpoint(trainer.folder)["step"] == 5
     assert not list(trainer.folder.glob("*.partial"))
 
 
@@ -313,7 +313,7 @@ def test_a_disk_that_fills_while_torch_writes_is_named(tmp_path: Path) -> None:
         [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=100, check=False
     )
     assert [line.partition("written: ")[2] for line in done.stdout.splitlines()] == ["[Errno 27] File too large."] * 2
-    assert load_checkpoint(tmp_path, torch.device("cpu")) == {"step": 3}
+    assert load_checkpoint(tmp_path) == {"step": 3}
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.pt"]
 
 
@@ -382,6 +382,10 @@ def test_a_damaged_sharded_checkpoint_is_named(recipe: Recipe) -> None:
     part.write_bytes(part.read_bytes()[:1000])
     with pytest.raises(CheckpointError, match=r"checkpoint\.sharded' is not a readable checkpoint: [^\n]+\.$"):
         run(recipe, resume=True)
+    for content in (b"damaged", b"", pickle.dumps([1])):
+        (part.parent / sharding.META).write_bytes(content)
+        with pytest.raises(CheckpointError, match=r"run\.pt' is not a readable checkpoint; it is damaged or another"):
+            run(recipe, resume=True)
 
 
 def test_recomputed_layers_give_the_same_losses(recipe: Recipe, tmp_path: Path) -> None:

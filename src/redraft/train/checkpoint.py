@@ -46,14 +46,19 @@ def _first(error: BaseException) -> BaseException:
     return error
 
 
-def load_checkpoint(folder: Path, device: torch.device) -> dict[str, Any]:
+def load_checkpoint(folder: Path) -> dict[str, Any]:
     """Read a folder's checkpoint. Raises `SettingError` if there is none and `CheckpointError` if it is damaged."""
     path = folder / FILE
     if not path.is_file():
         raise SettingError(f"There is nothing to resume: {str(path)!r} does not exist.")
+    return read_state(path)
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """What `write_state` wrote to a file, on the CPU. Raises `CheckpointError` if it is damaged."""
     unreadable = CheckpointError(f"{str(path)!r} is not a readable checkpoint; it is damaged or another kind of file.")
     try:
-        state = torch.load(path, map_location=device, weights_only=True)
+        state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many kinds for a damaged file, some without a message
         raise unreadable from error
     if not isinstance(state, dict):

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from redraft.errors import CheckpointError, SettingError, why
 from redraft.model.files import fingerprint
 from redraft.model.folders import resolve_folder
@@ -71,7 +69,7 @@ class RunCheckpoint:
 
         Raises `SettingError` if there is no checkpoint, `CheckpointError` if it is damaged or another run's.
         """
-        state = load_meta(self._folder) if self._sharded else load_checkpoint(self._folder, torch.device("cpu"))
+        state = load_meta(self._folder) if self._sharded else load_checkpoint(self._folder)
         if other := self._differences(state):
             raise CheckpointError(
                 f"The checkpoint in {str(self._folder)!r} belongs to a run with another {', another '.join(other)}."

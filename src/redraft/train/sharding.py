@@ -24,7 +24,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
 from redraft.errors import CheckpointError, SettingError, TrainingError
-from redraft.train.checkpoint import write_state
+from redraft.train.checkpoint import read_state, write_state
 from redraft.train.distributed import World
 from redraft.train.optimizer import Masters, decay_groups, learning_rate
 from redraft.train.recipe import OptimizerSettings
@@ -185,13 +185,8 @@ def sharded_folder(folder: Path) -> Path:
 
 
 def load_meta(folder: Path) -> dict[str, Any]:
-    """What a run's sharded checkpoint says about the run."""
-    try:
-        return torch.load(sharded_folder(folder) / META, weights_only=True)
-    except SettingError:
-        raise
-    except Exception as error:  # torch raises many kinds for a damaged file
-        raise CheckpointError(f"{str(folder / FOLDER)!r} is not a readable checkpoint: {error}.") from error
+    """What a run's sharded checkpoint says about the run. Raises as `load_checkpoint` does."""
+    return read_state(sharded_folder(folder) / META)
 
 
 def load_sharded(folder: Path, weights: ShardedWeights) -> None:
