@@ -54,6 +54,6 @@ def test_the_calibration_error_is_over_bins() -> None:
             id="", solved=solved, output="", expected="", steps=(1,), tokens=1, forwards=1, confidence=confidence
         )
 
-    records = [record(1.0, True), record(0.95, True), record(0.2, True), record(0.25, False)]
-    assert EvalResult.of(records, 1.0).calibration_error == pytest.approx((0.05 + 0.55) / 4)
+    records = [record(1.0, False), record(0.95, True), record(0.2, True), record(0.25, False)]
+    assert EvalResult.of(records, 1.0).calibration_error == pytest.approx((0.95 + 0.55) / 4)
     assert EvalResult.of([record(None, True)], 1.0).calibration_error is None
