@@ -6,8 +6,6 @@ between two line ends. Shapes: R rows, N canvases per row, C tokens per canvas, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -27,7 +25,7 @@ _LONGEST_EXTRA = 12
 def mark_table(tokenizer: Tokenizer, vocab_size: int) -> Bools:
     """Which tokens are marks, bool [V]: special tokens, and those made up only of brackets, quotes and the like."""
     table = np.zeros(vocab_size, bool)
-    table[_within(tokenizer.special_ids, vocab_size)] = True
+    table[[token for token in tokenizer.special_ids.values() if token < vocab_size]] = True
     for token in range(vocab_size):
         text = tokenizer.decode([token])
         table[token] |= bool(text) and set(text) <= _MARKS
@@ -83,7 +81,3 @@ def spans(place: Places, length: int, rng: np.random.Generator, longest: int) ->
 def _places(count: Places, rng: np.random.Generator) -> Places:
     """Uniform positions below `count`; 0 where `count` is 0."""
     return (rng.random(count.shape) * count).astype(np.int64)
-
-
-def _within(special: Mapping[str, int], vocab_size: int) -> list[int]:
-    return [token for token in special.values() if token < vocab_size]
