@@ -158,6 +158,18 @@ def test_a_union_of_many_tagged_objects() -> None:
     assert not dfa.matches(b'{"kind": "kind 60"}')
 
 
+def test_a_recursive_union_of_closed_objects_and_lists() -> None:
+    """Its branches differ in the members that they require, or in their type: what fails one is not written out."""
+    node = {"$ref": "#/$defs/node"}
+    nodes = {"type": "array", "items": node}
+    members = {"leaf": {"type": "string"}, "all": nodes, "one": {"oneOf": [nodes, node]}}
+    branches = [{"type": "object", "properties": {name: schema}, "required": [name], "additionalProperties": False}
+                for name, schema in members.items()]  # fmt: skip
+    inner = [{}, {"leaf": "a"}, {"leaf": 1}, {"all": []}, {"all": [], "leaf": "a"}]
+    values = [*inner, *({name: value} for name in ("all", "one") for value in (*inner, [], inner[1:2], inner[:2]))]
+    check_exact({"$defs": {"node": {"oneOf": branches}}, **node}, values)
+
+
 def test_many_items_of_which_some_must_fail_a_schema_are_no_matter() -> None:
     pairs = [{"items": {"enum": [number, number + 1]}} for number in range(3)]
     schema = {"type": "array", "items": {"enum": [0, 1, 2, 3]}, "minItems": 100, "not": {"anyOf": pairs}}

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from redraft.constraints.json_schema.keywords import list_of, mapping_of, names_of, schema_of
-from redraft.constraints.json_schema.negation import Negation, negation
+from redraft.constraints.json_schema.negation import Negation, negation, possible_kinds
 from redraft.constraints.json_schema.references import Document
 from redraft.constraints.json_schema.shapes import (
     Array,
@@ -70,10 +70,13 @@ class Combinations:
         return found
 
     def _unlike_one(self, keyword: str, shapes: list[Shape], raw: Raw, other: Negation) -> list[Shape]:
+        told_apart = [self._told_apart(shape, raw) for shape in shapes]
+        if all(told_apart):
+            return shapes
         others = [list(map(unseen, self._reader.read(schema))) for schema in other.schemas]
         parts = [
-            [shape] if self._told_apart(shape, raw) else self._parts(shape, others + self._beyond(shape, raw))
-            for shape in shapes
+            [shape] if apart else self._parts(shape, others + self._beyond(shape, raw))
+            for shape, apart in zip(shapes, told_apart, strict=True)
         ]
         left = {kind for part in parts for shape in part for kind in kinds(shape)}
         found: list[Shape] = []
@@ -94,14 +97,20 @@ class Combinations:
         return found
 
     def _told_apart(self, shape: Shape, raw: Raw) -> bool:
-        """Whether no object of this shape obeys `raw` because of one member's values, like the tags of a union.
+        """Whether obviously nothing of this shape obeys `raw`: because of its type, a member, or a member's values.
 
-        `unlike` would find the same without this, but the member would gain one schema for every tag it looks at.
+        `unlike` would find the same without this, but a member would gain one schema for every tag of a union, and what
+        fails a recursive schema is large.
         """
+        if not kinds(shape) & possible_kinds(raw, self._document):
+            return True
         raw = self._document.standing(self._reader.target(raw))
         if not isinstance(shape, Object) or not isinstance(raw, Mapping):
             return False
         there, declared = {*shape.required, *names_of(raw, "required")}, mapping_of(raw, "properties")
+        alone = raw.get("additionalProperties") is False and not mapping_of(raw, "patternProperties")
+        if alone and not declared.keys() >= set(shape.required):
+            return True
         for name, node in shape.properties:
             if name in there and name in declared:
                 own, theirs = self._values(node), self._values((declared[name],))

@@ -117,16 +117,21 @@ def _kinds_named(raw: Mapping[str, Any]) -> frozenset[str]:
     return frozenset("number" if name == "integer" else name for name in types_of(raw))
 
 
-def _kinds(raw: Raw, document: Document, depth: int) -> frozenset[str]:
-    """The types of which a schema may allow something, as far as plain keywords and references tell."""
+def possible_kinds(raw: Raw, document: Document, depth: int = 0) -> frozenset[str]:
+    """The types of which a schema may allow something, as far as plain keywords, references and alternatives tell."""
     raw = document.standing(raw)
     if not isinstance(raw, Mapping):
         return _NOTHING if raw is False else KINDS
     found = _kinds_named(raw)
     if "enum" in raw or "const" in raw:
         found &= {kind_of(value) for value in [*list_of(raw, "enum"), *([raw["const"]] if "const" in raw else [])]}
-    if "$ref" in raw and depth <= MAX_DEPTH:
-        found &= _kinds(document.resolve(raw["$ref"]), document, depth + 1)
+    if depth > MAX_DEPTH:
+        return found
+    if "$ref" in raw:
+        found &= possible_kinds(document.resolve(raw["$ref"]), document, depth + 1)
+    for keyword in ("anyOf", "oneOf"):
+        if keyword in raw:
+            found &= _NOTHING.union(*(possible_kinds(one, document, depth + 1) for one in schemas_of(raw, keyword)))
     return found
 
 
@@ -147,7 +152,7 @@ def _one_of(raw: Mapping[str, Any], document: Document, depth: int) -> Negation:
     none = _all([negation(branch, document, depth) for branch in branches])
     pairs = [
         ({"allOf": [one, other]}, both) for one, other in combinations(branches, 2)
-        if (both := _kinds(one, document, depth) & _kinds(other, document, depth))
+        if (both := possible_kinds(one, document, depth) & possible_kinds(other, document, depth))
     ]  # fmt: skip
     if len(pairs) > MOST_PAIRS:
         return Negation(none.schemas, none.partial.union(*(both for _, both in pairs)))
