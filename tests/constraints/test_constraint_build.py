@@ -312,7 +312,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"json_schema": 0}, "must be a dict"),
     ({"json_schema": False}, "allows no JSON"),
     ({"json_schema": {"enum": []}}, "allows no JSON"),
-    ({"json_schema": {"type": "object", "required": ["a"], "properties": {"a": False}}}, "allows no JSON"),
+    ({"json_schema": {"type": "object", "required": ["a"], "properties": {"a": False}}}, "allows no value."),
     ({"json_schema": {"type": "integer", "minimum": 3, "maximum": 2}}, "allows no JSON"),
     ({"json_schema": {"contains": {"format": "date"}, "maxContains": 1}}, "'contains' cannot be enforced"),
     ({"json_schema": {"type": "text"}}, "'type' has the value"),

@@ -90,9 +90,31 @@ def test_bounds_that_round_alike_are_told_apart_by_their_place(tokenizer: Tokeni
     ({"type": "string", "pattern": "\ud800"},
      "matches no text that can be written; a surrogate, for example, is not a character"),
     ({"type": "object", "properties": {"a": {"type": "string", "pattern": "^\x01"}}, "required": ["a"]},
-     "and only a few control characters can be written."),
+     "and only a few control characters can be written (at '#/properties/a')."),
     ({"type": "string", "pattern": r"^\ud83d$"}, r"'^\\ud83d$' matches no text that can be written"),
 ])  # fmt: skip
 def test_a_string_that_cannot_be_written_is_told(schema: Any, said: str) -> None:
     with pytest.raises(ConstraintError, match=re.escape(said)):
+        compile_schema(schema, Budget(), strict=True)
+
+
+TWICE = {"type": "array", "items": {"type": "string"}, "uniqueItems": True}
+PLACES: list[tuple[Any, str]] = [
+    ({"properties": {"a/b~": {"items": TWICE}}}, "'uniqueItems' * (at '#/properties/a~1b~0/items')."),
+    ({"allOf": [{"properties": {"a": {"type": "array"}}}, {"properties": {"a": TWICE}}]},
+     "'uniqueItems' * (at '#/allOf/0/properties/a' and '#/allOf/1/properties/a')."),
+    ({"$defs": {"t": TWICE}, "items": {"$ref": "#/$defs/t"}}, "'uniqueItems' * (at '#/$defs/t')."),
+    ({"anyOf": [{"minLength": 1}, {"minLength": -1}]}, "'minLength' * (at '#/anyOf/1')."),
+    ({"type": "string", "not": {"minLength": -1}}, "'minLength' * (at '#/not')."),
+    ({"type": "object", "required": ["a"], "properties": {"a": {"required": ["b"], "properties": {"b": False},
+                                                               "type": "object"}}},
+     "requires a member named 'b', for which it allows no value (at '#/properties/a')."),
+    ({"properties": {"a": {"$ref": "#/x"}}}, "names '#/x', which is not in the document (at '#/properties/a')."),
+    (TWICE, "'uniqueItems' can be enforced only for items of an enum."),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "said"), PLACES)
+def test_what_is_refused_is_named_with_its_place(schema: Any, said: str) -> None:
+    with pytest.raises(ConstraintError, match=re.escape(said).replace(r"\*", "[^(]*") + "$"):
         compile_schema(schema, Budget(), strict=True)

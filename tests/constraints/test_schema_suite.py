@@ -54,7 +54,7 @@ def test_what_the_suite_calls_invalid_is_not_written(draft: str) -> None:
         try:
             dfa = compile_bytes(compile_schema(schema, Budget(), strict=True), Budget())
         except ConstraintError as error:
-            empty = "allows no JSON at all." in str(error)
+            empty = " allows no " in str(error)
             denied += [(name, test["description"]) for test in tests if test["valid"] and empty]
             continue
         compiled += 1

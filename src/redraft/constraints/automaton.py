@@ -46,7 +46,11 @@ def time_reported_to(watch: Callable[[float], None]) -> Iterator[None]:
         _watch.reset(token)
 
 
-class TooManyStatesError(ConstraintError):
+class BudgetError(ConstraintError):
+    """A constraint costs more than its budget."""
+
+
+class TooManyStatesError(BudgetError):
     """An automaton outgrew its budget."""
 
 
@@ -62,14 +66,14 @@ class Budget:
     started: float = field(default_factory=time.thread_time)
 
     def check(self, states: int, what: str = "The constraint") -> None:
-        """Raise `ConstraintError` if there are too many states or too much time has passed; call it repeatedly."""
+        """Raise `BudgetError` if there are too many states or too much time has passed; call it repeatedly."""
         if states > self.states:
             raise TooManyStatesError(
                 f"{what} needs an automaton of more than {self.states} states; shorten its repetitions or limits."
             )
         seconds = time.thread_time() - self.started
         if seconds > self.seconds:
-            raise ConstraintError(f"{what} took more than {self.seconds:g} s; make it simpler.")
+            raise BudgetError(f"{what} took more than {self.seconds:g} s; make it simpler.")
         if (watch := _watch.get()) is not None:
             watch(seconds)
 

@@ -122,7 +122,7 @@ def _compiled(schema: Raw, also: Raw, budget: Budget, strict: bool, style: Style
             continue
         if found is NOTHING and unfolding is UNFOLDINGS[0]:
             far = f", as far as the keyword {reader.narrowed!r} can be enforced" if reader.narrowed else ""
-            raise ConstraintError(compiler.obstacle or f"The schema allows no JSON at all{far}.")
+            raise ConstraintError(compiler.obstacle or f"{compiler.lack or 'The schema allows no JSON at all'}{far}.")
         if found is not NOTHING and (found.size <= ENOUGH_STATES or unfolding is UNFOLDINGS[-1]):
             return _counted_on(found, compiler, (document.root, also))
     raise ConstraintError(f"The schema unfolds into more than {MAX_PARTS} parts; split it.")
@@ -172,9 +172,12 @@ class _Compiler:
         self._open: Counter[Key] = Counter()
         self._known: dict[Key, list[_Known]] = {}
         self._met: list[set[Key]] = [set()]
-        self._depth, self._deepest, self._parts = 0, 0, 0
+        self._inside = list[Node]()
+        self._deepest, self._parts = 0, 0
         self.obstacle = ""
         """Why something that the schema allows is not written, as a sentence."""
+        self.lack = ""
+        """The first required member for which nothing is allowed, as a sentence without its full stop."""
         self.lowered = 0
         """The smallest value to which a limit on items or members was lowered; 0 if none was."""
 
@@ -190,16 +193,16 @@ class _Compiler:
         self._met[-1].add(key)
         if self._open[key] > (self._unfolding.recursion if key else self._unfolding.anything):
             return NOTHING
-        if self._depth >= MAX_DEPTH:
+        if len(self._inside) >= MAX_DEPTH:
             return NOTHING
         known = self._recalled(key) or self._written(key, node)
         self._met[-1] |= known.met
-        self._deepest = max(self._deepest, self._depth + known.height)
+        self._deepest = max(self._deepest, len(self._inside) + known.height)
         return known.expression
 
     def _recalled(self, key: Key) -> _Known | None:
         for known in self._known.get(key, ()):
-            if self._depth + known.height <= MAX_DEPTH and self._around(known.met) == known.open:
+            if len(self._inside) + known.height <= MAX_DEPTH and self._around(known.met) == known.open:
                 return known
         return None
 
@@ -211,20 +214,25 @@ class _Compiler:
         if self._parts > MAX_PARTS:
             raise _TooLarge
         self._budget.check(0, "The schema")
-        outside, self._deepest = self._deepest, self._depth
+        outside, self._deepest = self._deepest, len(self._inside)
         self._met.append(set())
         self._open[key] += 1
-        self._depth += 1
+        self._inside.append(node)
         try:
-            expression = self._any_of(self._reader.shapes(node))
+            with self._reader.document.at(node):
+                expression = self._any_of(self._reader.shapes(node))
         finally:
-            self._depth -= 1
+            self._inside.pop()
             self._open[key] -= 1
             met = frozenset(self._met.pop())
-        known = _Known(met, self._around(met), self._deepest + 1 - self._depth, expression)
+        known = _Known(met, self._around(met), self._deepest + 1 - len(self._inside), expression)
         self._deepest = max(outside, self._deepest)
         self._known.setdefault(key, []).append(known)
         return known
+
+    def _hindered(self, sentence: str) -> None:
+        """Remember why something at this place is not written."""
+        self.obstacle = self._reader.document.placed(sentence, self._inside[-1])
 
     def _any_of(self, shapes: list[Shape]) -> Expression:
         """Texts that obey at least one shape."""
@@ -250,13 +258,13 @@ class _Compiler:
     def _string(self, shape: String) -> Expression:
         found = self._strings.quoted(shape, self._unfolding.string)
         if found is NOTHING:
-            self.obstacle = self._strings.obstacle(shape)
+            self._hindered(self._strings.obstacle(shape))
         return found
 
     def _values(self, shape: Values) -> Expression:
         found = alt(*(self._style.value(value) for value in shape.values))
         if found is NOTHING and shape.values:
-            self.obstacle = f"The schema asks for {shape.values[0]!r:.80}, which cannot be written here."
+            self._hindered(f"The schema asks for {shape.values[0]!r:.80}, which cannot be written here.")
         return found
 
     def _number(self, shape: Number) -> Expression:
@@ -384,7 +392,9 @@ class _Compiler:
                 found.append((member, name in required))
             elif name in required:
                 if value is not NOTHING:
-                    self.obstacle = f"The schema asks for a member named {name!r:.80}, which cannot be written here."
+                    self._hindered(f"The schema asks for a member named {name!r:.80}, which cannot be written here.")
+                sentence = f"The schema requires a member named {name!r:.80}, for which it allows no value."
+                self.lack = self.lack or self._reader.document.placed(sentence, self._inside[-1]).removesuffix(".")
                 return None
         return found
 
@@ -396,7 +406,7 @@ class _Compiler:
     def _listed(self, shape: Object, members: list[tuple[Expression, bool]]) -> Expression:
         least = shape.least
         if len(members) < least and self._reader.has_unknown_names(shape):
-            self.obstacle = f"The schema keyword 'minProperties' {_DECLARED_ALONE}."
+            self._hindered(f"The schema keyword 'minProperties' {_DECLARED_ALONE}.")
             least = least if self._reader.strict else len(members)
         return seq(text("{"), self._fields(members, least, shape.most), text("}"))
 

@@ -64,8 +64,9 @@ def negation(raw: Raw, document: Document, depth: int = 0) -> Negation:
         return Negation(partial=KINDS)
     counts = document.standing(raw)
     keywords = sorted(counts, key=lambda name: (name not in ("type", "enum", "const"), name))
-    found = _either(_of_keyword(counts, keyword, document, depth + 1) for keyword in keywords)
-    return Negation(found.schemas, found.partial & _kinds_named(counts))  # every other type fails by its type
+    with document.at((raw,)):
+        found = _either(_of_keyword(counts, keyword, document, depth + 1) for keyword in keywords)
+        return Negation(found.schemas, found.partial & _kinds_named(counts))  # every other type fails by its type
 
 
 def _of_keyword(raw: Mapping[str, Any], keyword: str, document: Document, depth: int) -> Negation:

@@ -84,7 +84,7 @@ class Reader:
     """Reads the schemas of one document."""
 
     def __init__(self, document: Document, patterns: Patterns, budget: Budget, *, strict: bool) -> None:
-        self._document, self._patterns, self._budget, self.strict = document, patterns, budget, strict
+        self.document, self._patterns, self._budget, self.strict = document, patterns, budget, strict
         self._depth = 0
         self.narrowed = ""
         """A keyword for which some valid instances were left out; empty if there is none."""
@@ -202,9 +202,10 @@ class Reader:
             raise ConstraintError(
                 "The schema keyword '$ref' refers to itself without end, or the schema is nested too deeply."
             )
-        counts: Mapping[str, Any] = self._document.obeyed(raw)
+        counts: Mapping[str, Any] = self.document.obeyed(raw)
         try:
-            return self._combined(counts, self._typed(counts))
+            with self.document.at((raw,)):
+                return self._combined(counts, self._typed(counts))
         finally:
             self._depth -= 1
 
@@ -233,7 +234,7 @@ class Reader:
     def _combined(self, raw: Mapping[str, Any], shapes: list[Shape]) -> list[Shape]:
         """`shapes` narrowed by references and combinations."""
         if "$ref" in raw:
-            shapes = self.both(shapes, self.read(self._document.resolve(raw["$ref"])))
+            shapes = self.both(shapes, self.read(self.document.resolve(raw["$ref"])))
         for branch in schemas_of(raw, "allOf"):
             shapes = self.both(shapes, self.read(branch))
         if "anyOf" in raw:
@@ -304,10 +305,11 @@ class Reader:
     def target(self, raw: Raw) -> Raw:
         """What a schema that is only a reference refers to; any other schema itself."""
         for _ in range(MAX_DEPTH):
-            counts = self._document.obeyed(raw)
+            counts = self.document.obeyed(raw)
             if not isinstance(counts, Mapping) or "$ref" not in counts or len((ENFORCED | REFUSED) & counts.keys()) > 1:
                 break
-            raw = self._document.resolve(counts["$ref"])
+            with self.document.at((raw,)):
+                raw = self.document.resolve(counts["$ref"])
         return raw
 
     def _number(self, raw: Mapping[str, Any], *, integer: bool) -> list[Shape]:
@@ -338,7 +340,7 @@ class Reader:
     def _array(self, raw: Mapping[str, Any]) -> list[Shape]:
         prefix, items, everything = items_of(raw)
         contained, fewest, highest = contains_of(raw)
-        also = "contains" in raw and self._document.draft >= CONTAINED_SINCE
+        also = "contains" in raw and self.document.draft >= CONTAINED_SINCE
         evaluated = Evaluated(items=len(prefix), contained=(contained,) if also else (), everything=everything)
         rest = () if items is True else (items,)
         array = Array(prefix=tuple(distinct((schema,)) for schema in prefix), items=rest, evaluated=evaluated,

@@ -6,13 +6,15 @@ resource are written out in full; after that, a reference is unambiguous by itse
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, TypeVar
 from urllib.parse import unquote, urljoin
 
+from redraft.constraints.automaton import BudgetError
 from redraft.constraints.json_schema.drafts import ALONE_UNTIL, draft_of, later_than
 from redraft.constraints.json_schema.keywords import malformed, text_of
-from redraft.constraints.json_schema.shapes import Raw
+from redraft.constraints.json_schema.shapes import Node, Raw
 from redraft.errors import ConstraintError
 
 _MAPS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"})
@@ -27,6 +29,10 @@ _DATA = frozenset({"enum", "const", "default", "examples"})
 """Keywords that contain no schemas, whatever they look like."""
 _Key = TypeVar("_Key", str, tuple[str, str])
 _ANCHORS = ("$anchor", "$dynamicAnchor")
+
+
+class PlacedError(ConstraintError):
+    """An error whose sentence names its place in the document."""
 
 
 class Document:
@@ -58,6 +64,22 @@ class Document:
         if (uri, fragment) in self._anchors:
             return self._anchors[uri, fragment]
         raise _unknown(reference)
+
+    @contextmanager
+    def at(self, node: Node) -> Iterator[None]:
+        """Errors name the place of these schemas, unless they name one further inside, or are about the whole."""
+        try:
+            yield
+        except (BudgetError, PlacedError):
+            raise
+        except ConstraintError as error:
+            raise PlacedError(self.placed(str(error), node)) from error
+
+    def placed(self, sentence: str, node: Node) -> str:
+        """A sentence with the places of those schemas of a node that are inside the document."""
+        found = [path for raw in node if isinstance(raw, Mapping) and (path := _path_to(raw, self.root, "#"))]
+        places = " and ".join(f"{path!r:.200}" for path in found if path != "#")
+        return f"{sentence.removesuffix('.')} (at {places})." if places else sentence
 
     def obeyed(self, raw: Any) -> Any:
         """A schema without the keywords that have no effect under the draft the document declares."""
@@ -120,6 +142,15 @@ def _joined(base: str, reference: str) -> str:
         return base + reference if reference.startswith("#") else urljoin(base, reference)
     except ValueError as error:  # such as an unclosed bracket
         raise ConstraintError(f"{reference!r:.80} in the schema is not an address: {error}.") from error
+
+
+def _path_to(wanted: Mapping[str, Any], found: Any, path: str) -> str:
+    """The JSON pointer from `found`, which is at `path`, to a schema inside it; empty if it is not there."""
+    if found is wanted:
+        return path
+    parts = found.items() if isinstance(found, Mapping) else enumerate(found) if isinstance(found, list) else ()
+    deeper = (_path_to(wanted, part, f"{path}/{str(key).replace('~', '~0').replace('/', '~1')}") for key, part in parts)
+    return next(filter(None, deeper), "")
 
 
 def _pointed(found: Any, reference: str, path: str) -> Raw:
