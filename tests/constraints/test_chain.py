@@ -146,7 +146,7 @@ def test_pins_meet_the_automaton() -> None:
         checked += 1
 
 
-@pytest.mark.parametrize("pattern", ["(aaa|bbbbb)*b", "(aab)*", "a{5}(bb)*a", "[ab]*"])
+@pytest.mark.parametrize("pattern", ["(aaa|bbbbb)*b", "(aab)*", "a{5}(bb)*a", "[ab]*", '("b")*'])
 def test_the_shortest_answer_with_a_pin_is_that_of_every_way(pattern: str) -> None:
     """Far pins as well as near ones, where the states that can be reached come in rounds."""
     free, token = compiled(pattern).automaton, SPELLED.index(b"b")

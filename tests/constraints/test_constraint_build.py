@@ -305,6 +305,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"json_schema": {"type": "number", "multipleOf": 99.99}}, "'multipleOf' asks for multiples of 99.99, which take"),
     ({"json_schema": {"type": "integer", "multipleOf": 10**6 + 3}}, "multiples of 1000003, which take too many states"),
     ({"regex": "a{3,1}"}, "empty repetition"),
+    ({"template": "{a} and {a}"}, "more than one hole named 'a'"),
     ({"regex": "(a{1,900}){1,900}"}, "automaton of more than"),
     ({"regex": "(a|b)*a(a|b){18}"}, "automaton of more than"),
     ({"json_schema": "{"}, "not valid JSON"),

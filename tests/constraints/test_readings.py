@@ -29,6 +29,11 @@ def test_a_set_and_its_complement_are_every_character(pattern: str, wide: bool) 
     assert not any(_holds(f"[^{pattern[1:-1]}]|x", char, wide=wide) for char in "\n aé\u3000")
 
 
+def test_what_is_alphabetic_in_one_dialect_alone_is_neither_written_nor_taken_for_a_failure() -> None:
+    assert _holds(r"\p{Alphabetic}", "\u0903", wide=True)
+    assert not _holds(r"\p{Alphabetic}", "\u0903")
+
+
 def _ecma(items: list[str], char: str) -> bool:
     """Whether a class of these items holds a character in ECMA-262, said in Python's terms."""
     return any(
