@@ -149,3 +149,8 @@ def test_schemas_that_look_alike_are_compiled_apart(tokenizer: Tokenizer) -> Non
 def test_addresses_and_models_that_are_none_are_a_sentence(tokenizer: Tokenizer, schema: Any, said: str) -> None:
     with pytest.raises(ConstraintError, match=said):
         build(tokenizer, json_schema=schema)
+
+
+def test_a_pointer_is_unescaped_once() -> None:
+    schema = {"$defs": {"~1": {"const": 1}, "/": {"const": 2}}, "anyOf": [{"$ref": "#/$defs/~01"}]}
+    assert allowed(schema, range(4)) == judged(schema, range(4)) == [False, True, False, False]

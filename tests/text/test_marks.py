@@ -2,7 +2,7 @@
 
 from itertools import pairwise
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from redraft.engine.transcript import Transcript
@@ -17,6 +17,8 @@ PIECES = st.tuples(st.sampled_from([*STRINGS, "word", " ", "é", "👍", "<", "S
 
 @settings(max_examples=200, deadline=None)
 @given(pieces=st.lists(PIECES, max_size=12), cuts=st.lists(st.integers(0, 60), max_size=4), thought=st.booleans())
+@example(pieces=[("<|channel>", True), ("word", False), ("<channel|>", True), ("a", False)], cuts=[], thought=False)
+@example(pieces=[("<|channel>thought\n", False), ("<channel|>", True), ("a", False)], cuts=[], thought=False)
 def test_marks_stand_at_special_tokens(pieces: list[tuple[str, bool]], cuts: list[int], thought: bool) -> None:
     """Of an answer as the engine tells it: canvas by canvas, without an empty thought, up to a stop string."""
     ids = [token for text, special in pieces for token in TOKENIZER.encode(text, special=special)]

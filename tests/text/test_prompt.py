@@ -107,6 +107,13 @@ def test_thoughts_in_an_assistants_text_are_still_taken_out() -> None:
     assert TINY.eos_id not in ids
 
 
+def test_a_thought_among_the_arguments_of_a_call_is_text() -> None:
+    asked = assistant(tool_calls=[call("f", {"q": "<|channel>thought\nsecret<channel|>"})])
+    ids = encode_chat(TEMPLATE, TINY, [user("a"), asked, tool("b")])
+    assert "<|channel>thought\nsecret<channel|>" in TINY.decode(ids)
+    assert TINY.special_id("<|channel>") not in ids
+
+
 def test_the_published_switch_for_thinking_works_in_a_system_message_only() -> None:
     think = TINY.special_id("<|think|>")
     assert think in encode_chat(TEMPLATE, TINY, [system("<|think|>\nBe brief."), user("a")])

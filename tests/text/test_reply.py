@@ -88,6 +88,15 @@ def test_text_is_told_as_soon_as_it_is_certain() -> None:
     assert parser.finish() == []
 
 
+def test_a_call_is_told_with_the_piece_that_ends_it_wherever_it_is_cut() -> None:
+    text = mark_all('<|tool_call>call:f{a:<|"|>b<|"|>}<tool_call|>')
+    for first in range(len(text)):
+        for second in range(first, len(text)):
+            parser = ReplyParser()
+            assert parser.push(text[:first]) + parser.push(text[first:second]) == []
+            assert parser.push(text[second:]) == [ToolCall(name="f", arguments={"a": "b"})]
+
+
 def test_a_long_call_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read = []
     monkeypatch.setattr(reply, "read_call", lambda *text: read.append(1) or read_call(*text))

@@ -49,6 +49,14 @@ def test_renders_as_transformers_does(version: str, name: str) -> None:
     assert template.render(**ALL[name]) == by_transformers(template.source, ALL[name])
 
 
+def test_reasoning_has_each_name_that_the_caller_left_out() -> None:
+    template = ChatTemplate(
+        "{{ messages[1].thinking }} {{ messages[1].reasoning }} {{ messages[1].reasoning_content }}"
+    )
+    assert template.render([user("w"), assistant("x", reasoning="a")]) == "a a a"
+    assert template.render([user("w"), assistant("x", reasoning="a", thinking="b")]) == "b a b"
+
+
 @pytest.mark.parametrize("source", ["{{ 1 / 0 }}", "{{ messages.x.y }}", "{{ 2.0 ** 5000 }}"])
 def test_a_template_that_fails_is_one_error(source: str) -> None:
     with pytest.raises(PromptError, match="refuses these messages"):
@@ -178,6 +186,12 @@ BAD_MESSAGES = {
         assistant(tool_calls=[call("f", {"\ud800": 2})])
     ],
     "'reasoning' that is not a string": [assistant("a", reasoning=3)],
+    r"messages\[0\].content\[0\] must be text": [{"role": "developer", "content": [{"type": "image"}]}, user("w")],
+    r"messages\[2\] is a tool's result, which must follow": [
+        user("w"),
+        assistant(tool_calls=[PARIS], tool_responses=[{"name": "f", "response": 1}]),
+        tool("sun"),
+    ],
     "keys 'name' and 'response'": [assistant(tool_responses=[{"name": "f"}])],
 }
 

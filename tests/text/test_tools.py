@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from redraft.errors import PromptError
 from redraft.text.reply import Reply, parse_reply
-from redraft.text.tools import QUOTE, ToolCall, format_call
+from redraft.text.tools import MAX_DEPTH, QUOTE, ToolCall, format_call
 
 NAMES = st.text("abXY_019.:-", min_size=1, max_size=6)
 KEYS = st.text("abXY_019é|-.", min_size=1, max_size=6)
@@ -169,8 +169,10 @@ def test_what_cannot_be_written(name: str, arguments: dict[Any, Any], sentence: 
 
 def test_arguments_nested_too_deep() -> None:
     deep: Any = 1
-    for _ in range(70):
+    for _ in range(MAX_DEPTH - 1):
         deep = [deep]
+    assert parse_reply(format_call("f", {"a": deep})).tool_calls[0].arguments == {"a": deep}
+    deep = [deep]
     with pytest.raises(PromptError, match="deeper"):
         format_call("f", {"a": deep})
 
