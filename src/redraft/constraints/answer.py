@@ -200,9 +200,9 @@ class AnswerState:
     @property
     def closed(self) -> bool:
         """Whether the committed text is a complete valid answer that only its closing token can follow."""
-        automaton = self._constraint.automaton
-        whole = automaton.accept[self._state] and self._position >= self._constraint.behind_pins
-        return bool(whole and (automaton.target[automaton.source == self._state] == automaton.end).all())
+        automaton = self._constraint.automaton  # no pin can come after it
+        after = automaton.target[automaton.source == self._state]
+        return bool(automaton.accept[self._state] and (after == automaton.end).all())
 
     def canvas(self, length: int, tokens_left: int) -> AutomatonCanvas:
         """The constraint of the next canvas; answers at the same point share one object."""

@@ -162,7 +162,8 @@ def _bounded(bounds: Bounds, fraction: int) -> Expression:
 def _magnitude(low: Decimal, low_open: bool, high: Decimal | None, high_open: bool, fraction: int) -> Expression:
     """Non-negative decimals from `low` to `high`."""
     if not fraction:
-        low, low_open, high, high_open = _whole(low, low_open, high, high_open)
+        low, high = _whole(low, low_open, high, high_open)
+        low_open = high_open = False
     if high is not None and high < low:
         return NOTHING
     longest = max(INTEGER_DIGITS, _length(low) + 1) if high is None else _length(high)
@@ -176,17 +177,14 @@ def _magnitude(low: Decimal, low_open: bool, high: Decimal | None, high_open: bo
     return alt(*parts)
 
 
-def _whole(
-    low: Decimal, low_open: bool, high: Decimal | None, high_open: bool
-) -> tuple[Decimal, bool, Decimal | None, bool]:
-    """Bounds of integers, both inclusive."""
+def _whole(low: Decimal, low_open: bool, high: Decimal | None, high_open: bool) -> tuple[Decimal, Decimal | None]:
+    """The first and the last integer within bounds; the last is smaller if there is none."""
     floor = low.to_integral_value(rounding="ROUND_CEILING")
     first = floor + 1 if low_open and floor == low else floor
     if high is None:
-        return first, False, None, False
+        return first, None
     ceiling = high.to_integral_value(rounding="ROUND_FLOOR")
-    last = ceiling - 1 if high_open and ceiling == high else ceiling
-    return first, False, max(last, Decimal(-1)), last < 0
+    return first, ceiling - 1 if high_open and ceiling == high else ceiling
 
 
 def _exponent(value: Decimal) -> int:
@@ -227,7 +225,7 @@ class _Comparison:
         return self._next(place, on_low, on_high)
 
     def _next(self, place: int, on_low: bool, on_high: bool) -> Expression:
-        low = int(self.low[place]) if self.low is not None and on_low else 1 if place == 0 and self.length > 1 else 0
+        low = int(self.low[place]) if self.low is not None and on_low else 1 if place == 0 else 0
         high = int(self.high[place]) if self.high is not None and on_high else 9
         ends = {low} if on_low else set()
         ends |= {high} if on_high else set()
