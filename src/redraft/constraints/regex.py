@@ -42,6 +42,7 @@ from redraft.constraints.readings import (
     any_of,
     code_of,
     joined,
+    rounded,
     shorthand,
     unicode_set,
 )
@@ -70,20 +71,22 @@ def parse_regex(
     *,
     anchored: bool = True,
     wide: bool = False,
+    coarse: bool = False,
     what: str = "regex",
     budget: Budget | None = None,
 ) -> Expression:
     """The expression of `pattern`.
 
     `anchored` (Python's `fullmatch`): the whole text must match. Otherwise, as in JSON Schema's `pattern`, the text
-    must contain a match, and `^` and `$` tie it to the ends. `wide`: what any dialect matches, not only what all do.
-    Where either is set, `$` also matches before a line feed at the end, as in Python. Raises `ConstraintError` for
-    malformed or non-regular patterns.
+    must contain a match, and `^` and `$` tie it to the ends. `wide`: what any dialect matches, not only what all do;
+    with `coarse` also some more, where that saves many states (`readings.rounded`). Where `anchored` or `wide` is set,
+    `$` also matches before a line feed at the end, as in Python. Raises `ConstraintError` for malformed or non-regular
+    patterns.
     """
     if len(pattern) > MAX_LENGTH:
         raise ConstraintError(f"The {what} has {len(pattern)} characters; at most {MAX_LENGTH} are allowed.")
     inner, start, end = (pattern, True, True) if anchored else _without_anchors(pattern)
-    parser = _Parser(inner, pattern, what, ecma=not anchored, wide=wide)
+    parser = _Parser(inner, pattern, what, ecma=not anchored, wide=wide, coarse=coarse)
     body = parser.run()
     if not anchored:
         free = repeat(chars(ANY))
@@ -103,12 +106,13 @@ def _without_anchors(pattern: str) -> tuple[str, bool, bool]:
 
 
 class _Parser:
-    def __init__(self, pattern: str, given: str, what: str, *, ecma: bool, wide: bool) -> None:
+    def __init__(self, pattern: str, given: str, what: str, *, ecma: bool, wide: bool, coarse: bool) -> None:
         """Messages show `given`, the pattern with its anchors.
 
         With `ecma`, syntax that the two dialects read differently is refused; otherwise it is read as Python does.
         """
-        self._pattern, self._given, self._what, self._ecma, self._wide = pattern, given, what, ecma, wide
+        self._pattern, self._given, self._what, self._ecma = pattern, given, what, ecma
+        self._wide, self._coarse = wide, coarse
         self._at = 0
         self._depth = 0
         self._names = set[str]()
@@ -271,7 +275,9 @@ class _Parser:
         return self._escape(inside=True) if char == "\\" else _only(ord(char))
 
     def _matched(self, readings: Readings) -> Expression:
-        return chars(any_of(readings) if self._wide else agreed(readings))
+        if not self._wide:
+            return chars(agreed(readings))
+        return chars(rounded(any_of(readings)) if self._coarse else any_of(readings))
 
     def _escape(self, *, inside: bool) -> Readings:
         char = self._next()

@@ -12,28 +12,36 @@ class Patterns:
     """Reads patterns, both `pattern` and the names in `patternProperties`.
 
     The dialects of JSON Schema validators differ in a few characters. So every pattern has a narrow reading, what all
-    dialects match, and a `wide` one, what any dialect matches: text that must not match has to fail the wide one.
+    dialects match, and a `wide` one, what any dialect matches: text that must not match has to fail the wide one. For
+    text to be written the wide one is coarse, which leaves some valid text out and saves many states.
     """
 
     def __init__(self, budget: Budget, *, strict: bool) -> None:
         self._budget, self._strict = budget, strict
-        self._known: dict[tuple[str, bool], Dfa | None] = {}
+        self._known: dict[tuple[str, bool, bool], Dfa | None] = {}
 
     def automaton(self, pattern: str, *, wide: bool = False) -> Dfa | None:
-        """The texts that contain a match; None without `strict` if that cannot be expressed, else `ConstraintError`."""
-        if (pattern, wide) not in self._known:
-            self._known[pattern, wide] = self._compiled(pattern, wide)
-        return self._known[pattern, wide]
+        """The texts that contain a match, for writing these or (`wide`) none of them.
+
+        None without `strict` if that cannot be expressed, else `ConstraintError`.
+        """
+        return self._found(pattern, wide, coarse=True)
 
     def match(self, pattern: str, value: str, *, wide: bool = False) -> bool | None:
         """Whether a text contains a match; None where `automaton` returns None."""
-        dfa = self.automaton(pattern, wide=wide)
+        dfa = self._found(pattern, wide, coarse=False)
         return None if dfa is None else dfa.matches(map(ord, value))
 
-    def _compiled(self, pattern: str, wide: bool) -> Dfa | None:
+    def _found(self, pattern: str, wide: bool, *, coarse: bool) -> Dfa | None:
+        key = pattern, wide, wide and coarse
+        if key not in self._known:
+            self._known[key] = self._compiled(*key)
+        return self._known[key]
+
+    def _compiled(self, pattern: str, wide: bool, coarse: bool) -> Dfa | None:
         what = "schema keyword 'pattern' with the value"
         try:
-            expression = parse_regex(pattern, anchored=False, wide=wide, what=what, budget=self._budget)
+            expression = parse_regex(pattern, anchored=False, wide=wide, coarse=coarse, what=what, budget=self._budget)
             return compile_codes(expression, self._budget)
         except TooManyStatesError as error:  # however far the schema is unfolded
             sentence = f"The {what} {pattern!a:.80} needs an automaton of more than {self._budget.states} states"
