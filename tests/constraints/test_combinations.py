@@ -198,3 +198,17 @@ def test_what_may_allow_something_that_is_not_written_is_not_said_to_allow_nothi
                                         "dependentRequired": {"b": ["a"]}}}  # fmt: skip
     with pytest.raises(ConstraintError, match=r"^The schema allows no JSON at all, as far as .* 'not' can be enforced"):
         compiled({"allOf": [unlike, {"required": ["a"]}]})
+
+
+def test_a_number_that_is_excluded_is_not_written_in_another_way() -> None:
+    dfa = compiled({"type": "number", "not": {"enum": [0, 2]}})
+    for text in (b"0", b"-0", b"0.0", b"-0.00", b"2", b"2.0"):
+        assert not dfa.matches(text), text
+    assert dfa.matches(b"-2")
+
+
+def test_a_name_that_matches_two_patterns_is_not_written() -> None:
+    dfa = compiled({"type": "object", "patternProperties": {"^a": {"type": "integer"}, "b$": {"type": "string"}}})
+    assert dfa.matches(b'{"a":1,"b":"x","c":null}')
+    assert not dfa.matches(b'{"ab":1}')
+    assert not dfa.matches(b'{"ab":"x"}')
