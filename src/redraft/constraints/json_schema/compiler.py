@@ -16,7 +16,6 @@ from typing import Any, TypeAlias
 from redraft.constraints.automaton import Budget, TooManyStatesError, product
 from redraft.constraints.expression import (
     ANY,
-    EMPTY,
     NOTHING,
     Expression,
     Machine,
@@ -454,12 +453,12 @@ _WHOLE = seq(optional(text("-")), repeat(DIGIT, 1), optional(seq(text("."), repe
 
 
 def _equal_to(numbers: tuple[Decimal, ...]) -> Expression:
-    """Every way to write some numbers without an exponent, and everything with one."""
+    """Every way to write some numbers without an exponent (0 has no sign here), and everything with one."""
     zeros = repeat(text("0"))
     found = []
     for value in numbers:
         plain = format((value + 0).normalize(), "f")  # -0 becomes 0
         tail = zeros if "." in plain else optional(seq(text("."), zeros))
-        found.append(seq(optional(text("-")) if value == 0 else EMPTY, text(plain), tail))
+        found.append(seq(text(plain), tail))
     exponent = seq(repeat(chars(ANY)), chars([(69, 69), (101, 101)]), repeat(chars(ANY)))
     return alt(*found, exponent)
