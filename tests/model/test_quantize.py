@@ -19,7 +19,7 @@ from redraft.model.checkpoint import Checkpoint
 from redraft.model.initialise import initialise
 from redraft.model.names import to_hugging_face
 from redraft.model.presets import preset
-from redraft.model.quantize import format_of, quantize_folder
+from redraft.model.quantize import quantize_folder, weight_format
 from redraft.model.transformer import Transformer
 from redraft.model.weights import load_model, save_model
 from redraft.quant.fp8 import quantize_fp8
@@ -47,7 +47,7 @@ def folder(model: Transformer, tmp_path: Path) -> Path:
 
 
 def expected(name: str, weight: Tensor, format: str) -> Tensor:
-    kind = format_of(name, format)
+    kind = weight_format(name, format)
     if kind is None:
         return weight
     quantized = quantize_fp8(weight) if kind == "fp8" else quantize_int4(weight, GROUP)

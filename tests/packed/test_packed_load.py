@@ -50,7 +50,7 @@ def weight_names(config: ModelConfig) -> list[str]:
 
 def stored_in(config: ModelConfig, format: str) -> dict[str, str]:
     """The number formats of a folder that `redraft quantize` wrote."""
-    formats = {name: quantize.format_of(name, format) for name in weight_names(config)}
+    formats = {name: quantize.weight_format(name, format) for name in weight_names(config)}
     return {name: format for name, format in formats.items() if format is not None}
 
 

@@ -27,7 +27,7 @@ from redraft.kernels.triton.self_conditioning import few_explain, fp8_mean
 from redraft.llm import LLM
 from redraft.model import Transformer
 from redraft.model.packed.vocabulary import Vocabulary, pack_vocabulary
-from redraft.model.quantize import FORMATS, format_of
+from redraft.model.quantize import FORMATS, weight_format
 from redraft.quant.fp8 import quantize_fp8
 from redraft.quant.int4 import quantize_int4
 
@@ -112,12 +112,12 @@ def _check(formats: Sequence[str], group: int, weights: Mapping[str, Tensor]) ->
         if format not in FORMATS:
             raise SettingError(f"format is {format!r}; it must be {one_of(FORMATS)}.")
         for name, weight in weights.items():
-            if format_of(name, format) == "int4":
+            if weight_format(name, format) == "int4":
                 quantize_int4(weight[..., :1, :], group)  # refuses a group size that does not divide, before any answer
 
 
 def _rounded(name: str, weight: Tensor, format: str, group: int) -> Tensor:
-    kept_as = format_of(name, format)
+    kept_as = weight_format(name, format)
     if kept_as is None:
         return weight
     quantized = quantize_fp8(weight) if kept_as == "fp8" else quantize_int4(weight, group)

@@ -33,7 +33,7 @@ INT4_GROUP = 64
 _DENSE = re.compile(r"layers\.\d+\.(attention\.[qkvo]_proj|mlp\.(gate|up|down)_proj)\.weight")
 
 
-def format_of(name: str, format: str) -> str | None:
+def weight_format(name: str, format: str) -> str | None:
     """The number format of one of our weights in a folder of `format`; None if it stays as it is."""
     if EXPERTS.fullmatch(name):
         return format
@@ -99,7 +99,7 @@ def _tensors(
 ) -> Iterator[tuple[str, Tensor]]:
     """All tensors of the files, with their names there; adds up the bytes of each number format in `sizes`."""
     for done, name in enumerate(checkpoint.names(), 1):
-        kept_as = format_of(name, format)
+        kept_as = weight_format(name, format)
         for key, tensor in _stored(checkpoint, name, kept_as, group):
             sizes[kept_as or "not quantized"] += tensor.nbytes
             yield key, tensor

@@ -12,7 +12,7 @@ from redraft.model.checkpoint import Checkpoint
 from redraft.model.folders import resolve_folder
 from redraft.model.layouts import Weight, by_parts
 from redraft.model.moe import Experts
-from redraft.model.quantize import format_of
+from redraft.model.quantize import weight_format
 from redraft.model.transformer import Layer
 from redraft.quant.fp8 import quantize_fp8
 from redraft.quant.int4 import quantize_int4
@@ -30,7 +30,7 @@ def load_quantized(model: str | Path, format: str, *, device: torch.device, dtyp
     with torch.device("meta"):
         network = Transformer(checkpoint.config)
     for name in checkpoint.names():
-        place(network, name, _in_format(checkpoint.weight(name), format_of(name, format), device), dtype)
+        place(network, name, _in_format(checkpoint.weight(name), weight_format(name, format), device), dtype)
     _join_experts(network)
     return network.requires_grad_(False)
 
@@ -38,7 +38,7 @@ def load_quantized(model: str | Path, format: str, *, device: torch.device, dtyp
 def quantize_in_place(model: Transformer, format: str) -> None:
     """The same for a model that is already loaded."""
     for name, weight in list(model.named_parameters()):
-        if kept_as := format_of(name, format):
+        if kept_as := weight_format(name, format):
             place(model, name, _in_format(weight.detach(), kept_as, weight.device), weight.dtype)
     _join_experts(model)
 

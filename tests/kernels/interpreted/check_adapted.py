@@ -17,7 +17,7 @@ from redraft.model.packed.build import pack
 from redraft.model.packed.layers import after_attention, feed_forward
 from redraft.model.packed.weights import PackedModel
 from redraft.model.presets import preset
-from redraft.model.quantize import format_of
+from redraft.model.quantize import weight_format
 from redraft.quant.fp8 import quantize_fp8
 from redraft.quant.int4 import quantize_int4
 
@@ -34,7 +34,7 @@ def adapted(stored: str, changed: str) -> PackedModel:
     state = model.state_dict()
 
     def read(name: str) -> Weight:
-        format = format_of(name, stored)
+        format = weight_format(name, stored)
         return state[name] if format is None else (quantize_int4 if format == "int4" else quantize_fp8)(state[name])
 
     source = random_adapter(model, 1, changed, size=0.02).applied(read)

@@ -15,7 +15,7 @@ from redraft.model.packed.settings import WeightSettings
 from redraft.model.packed.tensor_parallel import SHARDED, check_tensor_parallel
 from redraft.model.packed.weights import products
 from redraft.model.placement import OLDEST, OLDEST_FP8, lacks_fp8
-from redraft.model.quantize import FORMATS, check_requantization, format_of, requantization_refusal
+from redraft.model.quantize import FORMATS, check_requantization, requantization_refusal, weight_format
 from redraft.model.transformer import Transformer
 from redraft.quant.prepare import check_int4_group
 
@@ -184,7 +184,7 @@ def _saved_bytes(config: ModelConfig, stored: Mapping[str, str], changed: Set[st
     """
     with torch.device("meta"):
         weights = Transformer(config).state_dict() if stored else {}
-    kept = {name for name in stored if format_of(name, "fp8")} - changed
+    kept = {name for name in stored if weight_format(name, "fp8")} - changed
     layers = (products(config, number).values() for number in range(config.num_hidden_layers))
     saved = 0
     for name in (name for layer in layers for names in layer if kept.issuperset(names) for name in names):
