@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from sentences import one_sentence
 from torch import Tensor
 
 from redraft.config import FULL, SLIDING, ModelConfig
 from redraft.errors import CheckpointError, SettingError
-from redraft.model import shards
+from redraft.model import files, shards
+from redraft.model.checkpoint import Checkpoint
 from redraft.model.files import fingerprint, read_header
 from redraft.model.folders import read_config, resolve_folder
 from redraft.model.initialise import initialise
@@ -281,6 +283,21 @@ def test_a_shard_that_may_not_be_read_is_not_called_damaged(folder: Path, monkey
     monkeypatch.setattr(Path, "open", refused)
     with pytest.raises(CheckpointError, match=r"model\.safetensors cannot be read: Permission denied\.$"):
         read_header(folder / "model.safetensors")
+
+
+def test_a_shard_larger_than_memory_shows_its_tensors_and_is_not_read(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def mapped(file: Path, framework: str) -> Any:
+        if framework == "pt":  # torch's mapping counts as memory in use
+            raise RuntimeError("unable to mmap 27201097688 bytes from file: Cannot allocate memory (12)")
+        return safe_open(file, framework)
+
+    monkeypatch.setattr(files, "safe_open", mapped)
+    checkpoint = Checkpoint(folder)
+    for read in (lambda: checkpoint.weight("norm.weight"), lambda: fingerprint(folder)):
+        with pytest.raises(CheckpointError, match=r"has 0\.0 GB, which this machine has too little memory to map\.$"):
+            read()
 
 
 def test_a_truncated_shard_among_several(sharded: Path) -> None:

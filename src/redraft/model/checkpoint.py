@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 
 from redraft.errors import CheckpointError
-from redraft.model.files import Stored, listed, read_headers
+from redraft.model.files import Stored, listed, open_shard, read_headers
 from redraft.model.folders import read_config
 from redraft.model.layouts import IGNORED, PLAIN_DTYPES, Weight, join, layout_of
 from redraft.model.names import EXPERTS, is_vision, split_experts, tied_to, to_hugging_face
@@ -116,7 +115,7 @@ class Checkpoint:
         """One tensor. The last shard stays open, because opening one reads all of its names."""
         shard = self._stored[name].shard
         if self._open is None or self._open[0] != shard:
-            self._open = shard, safe_open(shard, "pt")
+            self._open = shard, open_shard(shard)
         return self._open[1].get_tensor(name)
 
     def _shard(self, name: str) -> str:

@@ -46,7 +46,7 @@ def read_header(shard: Path) -> dict[str, Stored]:
     stored: dict[str, Stored] = {}
     check_readable(shard)
     try:
-        with safe_open(shard, "pt") as file:
+        with safe_open(shard, "np") as file:  # "pt" would reserve memory for the whole file
             for name in file.keys():  # noqa: SIM118  (safe_open is no mapping)
                 part = file.get_slice(name)
                 stored[name] = Stored(shard=shard, shape=tuple(part.get_shape()), dtype=part.get_dtype())
@@ -54,6 +54,15 @@ def read_header(shard: Path) -> dict[str, Stored]:
         reason = f"{error}".rstrip(".")
         raise CheckpointError(f"{shard} is damaged or truncated ({reason}); fetch it again.") from error
     return stored
+
+
+def open_shard(shard: Path) -> Any:
+    """A shard whose tensors can be read, mapped into memory. Raises `CheckpointError` if it is too large for that."""
+    try:
+        return safe_open(shard, "pt")
+    except RuntimeError as error:  # torch maps it as memory of its own, which the system may refuse
+        size = f"{shard.stat().st_size / 1e9:.1f} GB"
+        raise CheckpointError(f"{shard} has {size}, which this machine has too little memory to map.") from error
 
 
 def check_readable(file: Path) -> None:
@@ -72,7 +81,7 @@ def fingerprint(folder: Path) -> str:
     digest = hashlib.sha256()
     for shard in shards(folder):
         entries = read_header(shard)
-        with safe_open(shard, "pt") as file:
+        with open_shard(shard) as file:
             for name, entry in sorted(entries.items()):
                 digest.update(f"{name} {entry.dtype} {entry.shape} ".encode())
                 digest.update(_first_bytes(file, name, entry))
