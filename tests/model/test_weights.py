@@ -285,9 +285,7 @@ def test_a_shard_that_may_not_be_read_is_not_called_damaged(folder: Path, monkey
         read_header(folder / "model.safetensors")
 
 
-def test_a_shard_larger_than_memory_shows_its_tensors_and_is_not_read(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_shard_larger_than_memory_is_a_sentence(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def mapped(file: Path, framework: str) -> Any:
         if framework == "pt":  # torch's mapping counts as memory in use
             raise RuntimeError("unable to mmap 27201097688 bytes from file: Cannot allocate memory (12)")
@@ -397,6 +395,9 @@ def test_a_config_that_is_no_json_object(folder: Path, content: bytes) -> None:
         ({"text_config": {"top_k_experts": 9}}, "top_k_experts"),
         ({"text_config": {"rope_parameters": 3}}, "config.json"),
         ({"text_config": {"rope_parameters": {"rope_type": "default"}}}, "rope_parameters has 'rope_type'"),
+        ({"text_config": {"attention_bias": True}}, "attention_bias is not supported"),
+        ({"text_config": {"hidden_activation": "silu"}}, "hidden_activation 'silu' is not supported"),
+        ({"text_config": {"use_bidirectional_attention": "all"}}, "use_bidirectional_attention 'all' is not supported"),
         ({"text_config": {"rope_scaling": {"type": "yarn", "factor": 4.0}}}, "rope_scaling is not supported"),
         (rope(SLIDING, rope_type="yarn"), "rope_type 'yarn' of 'sliding_attention' layers is not supported"),
         (rope(FULL, rope_type="default"), "rope_type 'default' of 'full_attention' layers is not supported"),
@@ -423,9 +424,10 @@ def test_full_layers_with_heads_of_several_sizes_are_refused() -> None:
     assert ModelConfig.from_dict(raw).global_head_dim == 64
 
 
-def test_end_ids_of_null_are_those_of_the_text_model(folder: Path) -> None:
-    change_config(folder, eos_token_id=None, text_config={"eos_token_id": [3, 5]})
-    assert read_config(folder).eos_token_id == (3, 5)
+def test_null_is_as_good_as_nothing(folder: Path) -> None:
+    change_config(folder, canvas_length=None, eos_token_id=None, text_config={"eos_token_id": [3, 5]})
+    config = read_config(folder)
+    assert (config.canvas_length, config.eos_token_id) == (256, (3, 5))
 
 
 def test_rotary_positions_are_read_as_transformers_reads_them(folder: Path) -> None:
@@ -433,6 +435,8 @@ def test_rotary_positions_are_read_as_transformers_reads_them(folder: Path) -> N
     change_config(folder, **rope(FULL, rope_type="proportional", rope_theta=5000.0))
     config = load(folder).config
     assert (config.partial_rotary_factor, config.global_rope_theta, config.rope_theta) == (1.0, 5000.0, 10_000.0)
+    change_config(folder, **rope(SLIDING, rope_type="default"))
+    assert load(folder).config.rope_theta == 10_000.0
     change_config(folder, text_config={"rope_parameters": None})
     assert load(folder).config.partial_rotary_factor == 0.25
 

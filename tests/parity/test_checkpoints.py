@@ -1,6 +1,7 @@
 """Checkpoints across the border: saved by transformers 5.23 and loaded by us, saved by us and loaded by it."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,32 @@ def test_full_layers_as_narrow_as_sliding_ones_are_read_as_transformers_reads_th
     ours = ModelConfig.from_dict(saved)
     assert (ours.global_head_dim, ours.num_global_key_value_heads) == (theirs.head_dim, theirs.num_key_value_heads)
     assert (ours.global_head_dim, ours.num_global_key_value_heads) == (16, kv_heads)
+
+
+@pytest.mark.parametrize("count", [6, 12, 1])
+def test_a_config_that_says_little_is_read_as_transformers_reads_it(reference: Reference, count: int) -> None:
+    left_out = ("layer_types", "per_layer_config", "rope_parameters", "rms_norm_eps", "final_logit_softcapping",
+                "initializer_range", "bos_token_id", "eos_token_id", "pad_token_id")  # fmt: skip
+    said = {name: value for name, value in reference.config.text_config.to_dict().items() if name not in left_out}
+    text = said | {"num_hidden_layers": count, "num_key_value_heads": 4}
+    theirs = DiffusionGemmaConfig(text_config=dict(text)).text_config
+    ours = ModelConfig.from_dict({"model_type": "diffusion_gemma", "text_config": text})
+    full, sliding = (theirs.rope_parameters[f"{kind}_attention"] for kind in ("full", "sliding"))
+    assert list(ours.layer_types) == theirs.layer_types
+    last = theirs.per_layer_config[count - 1]
+    assert (ours.global_head_dim, ours.num_global_key_value_heads) == (last.head_dim, theirs.num_key_value_heads)
+    assert (ours.global_rope_theta, ours.rope_theta) == (full["rope_theta"], sliding["rope_theta"])
+    assert ours.partial_rotary_factor == full["partial_rotary_factor"]
+    for name in ("rms_norm_eps", "final_logit_softcapping", "initializer_range", "bos_token_id", "pad_token_id"):
+        assert getattr(ours, name) == getattr(theirs, name)
+    assert ours.eos_token_id == (theirs.eos_token_id,)
+
+
+def test_a_changed_shape_is_written_without_the_former_one(reference: Reference) -> None:
+    read = ModelConfig.from_dict(reference.config.to_dict())
+    assert "per_layer_config" in read.extra["text_config"]
+    changed = replace(read, global_head_dim=64)
+    assert ModelConfig.from_dict(changed.to_dict()) == changed
 
 
 def test_both_layer_scalars_are_kept_apart(reference: Reference, model: Transformer) -> None:
