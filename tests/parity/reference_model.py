@@ -1,7 +1,7 @@
 """A tiny random DiffusionGemma made and saved by Transformers, with every branch of the architecture on.
 
-Both kinds of layers, a window (8) shorter than most prompts, 2 of 8 experts, a soft cap that bites, norm weights that
-are not 1, tied weights, and different layer scalars for the two phases.
+Both kinds of layers, a window (8) shorter than most prompts, 2 of 8 experts, a soft cap that bites, norms whose epsilon
+shows and whose weights are not 1, tied weights, and different layer scalars for the two phases.
 """
 
 import torch
@@ -22,7 +22,7 @@ def reference_config(canvas_length: int = 16) -> DiffusionGemmaConfig:
         "num_hidden_layers": 6, "layer_types": [SLIDING, SLIDING, FULL, SLIDING, SLIDING, FULL], "sliding_window": 8,
         "num_attention_heads": 4, "num_key_value_heads": 2, "num_global_key_value_heads": 1, "head_dim": 16,
         "global_head_dim": 32, "num_experts": 8, "top_k_experts": 2, "final_logit_softcapping": 2.0,
-        "max_position_embeddings": 512, "use_bidirectional_attention": "vision",
+        "max_position_embeddings": 512, "rms_norm_eps": 1e-2, "use_bidirectional_attention": "vision",
         "rope_parameters": {
             SLIDING: {"rope_type": "default", "rope_theta": 100.0},
             FULL: {"rope_type": "proportional", "partial_rotary_factor": 0.25, "rope_theta": 1000.0},

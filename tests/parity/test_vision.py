@@ -46,7 +46,7 @@ def theirs() -> Reference:
     raw["vision_config"] |= {
         "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
         "num_key_value_heads": 2, "head_dim": 12, "global_head_dim": 12, "position_embedding_size": 256,
-        "standardize": True,
+        "standardize": True, "rms_norm_eps": 1e-2, "rope_parameters": {"rope_type": "default", "rope_theta": 50.0},
     }  # fmt: skip
     torch.manual_seed(0)
     model = Reference(DiffusionGemmaConfig(**raw)).eval()
