@@ -4,8 +4,9 @@ The backend follows from the tensors' device and dtype: on a CPU that is `native
 `cpu`, PyTorch's operations, if there is no compiler. `force("eager")` (or REDRAFT_KERNELS=eager) overrides it
 everywhere, for tests and for measuring what a kernel gains.
 
-This is for models made of modules. The step of a packed model on a GPU has its own operations: each is defined by
-the eager twin next to its kernel (`triton/`), and `switches` chooses between the two.
+This is for models made of modules. The step of a packed model on a GPU has its own operations, with only two versions
+each: a function in `triton/` that takes its kernel or the eager twin beside it, by its tensors' device and by `forced`,
+as here. `switches` gives these functions names, so that `force` can apply to some of them alone.
 """
 
 from __future__ import annotations
