@@ -28,6 +28,7 @@ from redraft.quant.nvfp4 import Nvfp4Weight
 
 EXPERTS = "layers.0.experts.gate_up_proj"
 Change = Callable[[dict[str, Tensor]], dict[str, Tensor]]
+EXPERT = "model.decoder.layers.0.experts.0"
 GROUP = 16  # the test model's experts are narrow
 
 
@@ -129,6 +130,13 @@ def test_weights_keep_their_format_until_they_are_needed(folder: Path, tmp_path:
     assert set(formats.values()) == {"fp8", "int4"}
 
 
+def test_packed_words_come_with_the_shape_of_their_matrix(folder: Path, tmp_path: Path) -> None:
+    quantize_folder(folder, tmp_path / "out", "int4", group=GROUP, max_shard_size=10**9)
+    tensors = load_file(tmp_path / "out" / "model.safetensors")
+    for kind, shape in (("gate_proj", [32, 64]), ("down_proj", [64, 32])):
+        assert tensors[f"{EXPERT}.{kind}.weight_shape"].tolist() == shape
+
+
 def test_files_are_as_private_as_the_user_wants_them(folder: Path, tmp_path: Path) -> None:
     mask = os.umask(0o077)
     try:
@@ -213,9 +221,6 @@ def test_a_quantized_tensor_that_lacks_its_scale_is_named(folder: Path, tmp_path
     save_file(tensors, file)
     with pytest.raises(CheckpointError, match=r"1 missing: model.decoder.layers.0.self_attn.q_proj.weight_scale"):
         load_model(tmp_path / "out")
-
-
-EXPERT = "model.decoder.layers.0.experts.0"
 
 
 def scaled(name: str, scale: Tensor) -> Change:
