@@ -127,7 +127,7 @@ class ReplyBuilder:
 
     def reasoning_tokens(self, tokenizer: Tokenizer) -> int:
         """The number of tokens of the thoughts, counted from their text."""
-        return len(tokenizer.encode(self.reasoning, special=False))
+        return len(tokenizer.encode(self.reasoning, special=False)) if self.reasoning else 0
 
     @property
     def calls(self) -> list[Call]:
