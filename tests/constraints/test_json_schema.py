@@ -184,7 +184,7 @@ REFUSED = {
     "uniqueItems": {"type": "array", "items": {"type": "string"}, "uniqueItems": True},
     "minProperties": {"type": "object", "minProperties": 2},
     "$ref": {"$ref": "other.json#/x"},
-    "pattern": {"type": "string", "pattern": "^(?!x)"},
+    "pattern": {"type": "string", "pattern": "a(?!x)"},
     "$dynamicRef": {"$dynamicRef": "#x"},
     "oneOf": {"oneOf": [{"type": "string", "format": "date"}, {"type": "string", "format": "time"}]},
     "not": {"type": "number", "exclusiveMaximum": 5, "not": {"multipleOf": 3, "maximum": 9}},

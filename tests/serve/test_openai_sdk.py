@@ -228,12 +228,12 @@ def test_calls_that_are_not_parallel_are_one_even_by_random_weights(client: open
 
 
 def test_a_tool_says_whether_it_is_strict(client: openai.OpenAI) -> None:
-    function: dict[str, Any] = {"name": "f", "parameters": {"properties": {"a": {"pattern": "^(?=b)$"}}}}
+    function: dict[str, Any] = {"name": "f", "parameters": {"properties": {"a": {"pattern": "b(?=c)"}}}}
     asked: dict[str, Any] = {"model": "random", "messages": HELLO, "max_tokens": 8}
     for said in ({}, {"strict": False}):
         client.chat.completions.create(tools=[{"type": "function", "function": function | said}], **asked)
     with pytest.raises(openai.BadRequestError, match=re.escape("tool 'f': The schema keyword 'pattern' with the value "
-                                                               "'^(?=b)$' uses look-ahead")):  # fmt: skip
+                                                               "'b(?=c)' uses look-ahead")):  # fmt: skip
         client.chat.completions.create(tools=[{"type": "function", "function": function | {"strict": True}}], **asked)
 
 

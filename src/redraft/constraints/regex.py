@@ -4,8 +4,8 @@ The common core of Python's `re` and JSON Schema's ECMA-262: literals, `.`, clas
 lazy repetition, anchors, `\d \w \s \D \W \S`, `\n \t \r \f \v \0 \xHH \uHHHH \u{H…} \cX`, Unicode categories like
 `\p{L}`. `\d`, `\w` and `\s` mean ASCII; their complements leave out what either dialect includes, so the text written
 obeys both (see `readings`). A pattern that must not match is read the other way round, as everything that any dialect
-matches. Look-around, back references, word boundaries and possessive repetition are not regular in this form and are
-refused by name.
+matches. Look-ahead at the start of the text is a condition on its beginning, multiplied with the rest. Elsewhere
+look-ahead is refused by name, as are look-behind, back references, word boundaries and possessive repetition.
 Where the dialects read the same syntax differently, a regex is read as Python does and a JSON Schema pattern is
 refused.
 """
@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from typing import NoReturn
 
-from redraft.constraints.automaton import Budget
+from redraft.constraints.automaton import Budget, product
 from redraft.constraints.expression import (
     ANY,
     EMPTY,
@@ -86,14 +86,18 @@ def parse_regex(
     if len(pattern) > MAX_LENGTH:
         raise ConstraintError(f"The {what} has {len(pattern)} characters; at most {MAX_LENGTH} are allowed.")
     inner, start, end = (pattern, True, True) if anchored else _without_anchors(pattern)
-    parser = _Parser(inner, pattern, what, ecma=not anchored, wide=wide, coarse=coarse)
-    body = parser.run()
+    parser = _Parser(inner, pattern, what, start=start, ecma=not anchored, wide=wide, coarse=coarse)
+    body, free = parser.run(), repeat(chars(ANY))
     if not anchored:
-        free = repeat(chars(ANY))
-        body = seq(EMPTY if start else free, body, (optional(text("\n")) if wide else EMPTY) if end else free)
-    if not parser.has_anchors:
+        body = seq(EMPTY if parser.start else free, body, (optional(text("\n")) if wide else EMPTY) if end else free)
+    if not parser.has_anchors and not parser.look_aheads:
         return body
-    return Machine(compile_anchored(body, budget or Budget(), line_feed=anchored or wide), None)
+    budget = budget or Budget()
+    found = compile_anchored(body, budget, line_feed=anchored or wide)
+    for ahead, negative in parser.look_aheads:
+        begins = compile_anchored(seq(ahead, free), budget, line_feed=anchored or wide != negative)
+        found = product(found, begins, budget, subtract=negative)
+    return Machine(found, None)
 
 
 def _without_anchors(pattern: str) -> tuple[str, bool, bool]:
@@ -106,8 +110,10 @@ def _without_anchors(pattern: str) -> tuple[str, bool, bool]:
 
 
 class _Parser:
-    def __init__(self, pattern: str, given: str, what: str, *, ecma: bool, wide: bool, coarse: bool) -> None:
-        """Messages show `given`, the pattern with its anchors.
+    def __init__(
+        self, pattern: str, given: str, what: str, *, start: bool, ecma: bool, wide: bool, coarse: bool
+    ) -> None:
+        """Messages show `given`, the pattern with its anchors; `start` tells whether it is tied to the text's start.
 
         With `ecma`, syntax that the two dialects read differently is refused; otherwise it is read as Python does.
         """
@@ -116,13 +122,30 @@ class _Parser:
         self._at = 0
         self._depth = 0
         self._names = set[str]()
+        self.start = start
         self.has_anchors = False
+        self.look_aheads: list[tuple[Expression, bool]] = []
+        """What the text must begin with or, where the flag is True, must not."""
 
     def run(self) -> Expression:
-        found = self._alternatives()
+        """What follows the look-aheads."""
+        self._read_look_aheads()
+        found = self._items() if self.look_aheads else self._alternatives()
+        if self.look_aheads and self._take("|"):
+            self._fail("uses look-ahead before a | outside of groups; put what follows the look-ahead in a group")
         if self._at < len(self._pattern):
             self._fail("has an unbalanced parenthesis")
         return found
+
+    def _read_look_aheads(self) -> None:
+        """Read those at the start of the text; what must not match is read the other way round."""
+        if self._pattern.startswith(("^(?=", "^(?!")):
+            self._at, self.start = 1, True
+        while self.start and (self._take("(?=") or self._take("(?!")):
+            negative = self._pattern[self._at - 1] == "!"
+            self._wide ^= negative
+            self.look_aheads.append((self._rest_of_group(), negative))
+            self._wide ^= negative
 
     def _alternatives(self) -> Expression:
         found = [self._items()]
@@ -175,10 +198,14 @@ class _Parser:
         if self._depth > MAX_DEPTH:
             self._fail(f"nests groups deeper than {MAX_DEPTH}")
         self._group_head()
+        found = self._rest_of_group()
+        self._depth -= 1
+        return found
+
+    def _rest_of_group(self) -> Expression:
         found = self._alternatives()
         if not self._take(")"):
             self._fail("has an unbalanced parenthesis")
-        self._depth -= 1
         return found
 
     def _group_head(self) -> None:
@@ -186,9 +213,10 @@ class _Parser:
             return
         if self._take(":"):
             return
-        for sign, name in (("=", "look-ahead"), ("!", "look-ahead"), ("<=", "look-behind"), ("<!", "look-behind")):
-            if self._pattern.startswith(sign, self._at):
-                self._fail(f"uses {name}, which is not supported")
+        if self._take("=") or self._take("!"):
+            self._fail("uses look-ahead elsewhere than at its start, behind ^, which is not supported")
+        if self._take("<=") or self._take("<!"):
+            self._fail("uses look-behind, which is not supported")
         if self._take("P<") or self._take("<"):
             end = self._pattern.find(">", self._at)
             if end < 0:
