@@ -10,6 +10,7 @@ from redraft.constraints import build
 from redraft.constraints.automaton import Budget
 from redraft.constraints.build import schema_of
 from redraft.constraints.json_schema import compile_schema
+from redraft.constraints.json_schema.references import Document
 from redraft.constraints.spelling import compile_bytes
 from redraft.errors import ConstraintError
 from redraft.text.tokenizer import Tokenizer
@@ -118,3 +119,9 @@ PLACES: list[tuple[Any, str]] = [
 def test_what_is_refused_is_named_with_its_place(schema: Any, said: str) -> None:
     with pytest.raises(ConstraintError, match=re.escape(said).replace(r"\*", "[^(]*") + "$"):
         compile_schema(schema, Budget(), strict=True)
+
+
+def test_places_are_looked_for_only_where_something_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(Document, "placed")  # it walks through the whole document
+    unwritable = {"type": "string", "pattern": "^a$", "minLength": 2}
+    compile_schema({"type": "object", "properties": {"a": unwritable}}, Budget(), strict=True)

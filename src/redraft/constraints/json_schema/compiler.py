@@ -173,8 +173,7 @@ class _Compiler:
         self._met: list[set[Key]] = [set()]
         self._inside = list[Node]()
         self._deepest, self._parts = 0, 0
-        self.obstacle = ""
-        """Why something that the schema allows is not written, as a sentence."""
+        self._obstacle: tuple[str, Node] = "", ()
         self.lack = ""
         """The first required member for which nothing is allowed, as a sentence without its full stop."""
         self.lowered = 0
@@ -229,9 +228,14 @@ class _Compiler:
         self._known.setdefault(key, []).append(known)
         return known
 
+    @property
+    def obstacle(self) -> str:
+        """Why something that the schema allows is not written, as a sentence; empty if there is nothing such."""
+        return self._reader.document.placed(*self._obstacle)
+
     def _hindered(self, sentence: str) -> None:
         """Remember why something at this place is not written."""
-        self.obstacle = self._reader.document.placed(sentence, self._inside[-1])
+        self._obstacle = sentence, self._inside[-1]
 
     def _any_of(self, shapes: list[Shape]) -> Expression:
         """Texts that obey at least one shape."""
