@@ -188,6 +188,15 @@ def test_combinations_that_explode_are_given_up_in_time() -> None:
     assert time.thread_time() - started < 3
 
 
+@pytest.mark.parametrize("keyword", ["not", "oneOf"])
+def test_references_that_multiply_are_given_up_in_time(keyword: str) -> None:
+    layers = {f"{i}": {"anyOf": [{"$ref": f"#/$defs/{i + 1}"}] * 60} for i in range(4)}
+    other = {"$ref": "#/$defs/0"}
+    schema = {"not": other, "type": "string"} if keyword == "not" else {"oneOf": [{"type": "string"}, other]}
+    with pytest.raises(ConstraintError, match=r"^The schema took more than 0\.2 s; make it simpler\.$"):
+        compile_schema({"$defs": layers | {"4": {"type": "object"}}, **schema}, Budget(seconds=0.2), strict=True)
+
+
 def test_what_allows_nothing_is_said_so() -> None:
     with pytest.raises(ConstraintError, match="allows no JSON"):
         compiled({"oneOf": [{"type": "object"}, {"type": "object"}]})

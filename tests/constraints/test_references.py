@@ -25,7 +25,8 @@ IDS = ("m.json", "n.json", "http://other/x.json", "sub/y.json", "/z.json")
 def allowed(schema: Any, values: range) -> list[bool] | str:
     """Which of some integers obey a schema."""
     try:
-        document, budget = Document(schema), Budget()
+        budget = Budget()
+        document = Document(schema, budget)
         reader = Reader(document, Patterns(budget, strict=True), budget, strict=True)
         return [reader.fits(value, (document.root,)) for value in values]
     except ConstraintError:

@@ -107,7 +107,7 @@ def compile_schema(schema: Any, budget: Budget, *, strict: bool, style: Style = 
 def _compiled(schema: Raw, also: Raw, budget: Budget, strict: bool, style: Style) -> Expression:
     """The expression under the first unfolding that is small enough, with limits as high as it has room for."""
     patterns = Patterns(budget, strict=strict)
-    document, strings = Document(schema), Strings(style, patterns, budget)
+    document, strings = Document(schema, budget), Strings(style, patterns, budget)
     reader = Reader(document, patterns, budget, strict=strict)
     for unfolding in UNFOLDINGS:
         try:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 from urllib.parse import unquote, urljoin
 
-from redraft.constraints.automaton import BudgetError
+from redraft.constraints.automaton import Budget, BudgetError
 from redraft.constraints.json_schema.drafts import ALONE_UNTIL, draft_of, later_than
 from redraft.constraints.json_schema.keywords import malformed, text_of
 from redraft.constraints.json_schema.shapes import Node, Raw
@@ -38,7 +38,8 @@ class PlacedError(ConstraintError):
 class Document:
     """A schema and everything in it that a reference may point to."""
 
-    def __init__(self, schema: Raw) -> None:
+    def __init__(self, schema: Raw, budget: Budget) -> None:
+        self._budget = budget
         root = schema if isinstance(schema, Mapping) else {}
         declared = text_of(root, "$schema")
         self.draft = draft_of(declared)
@@ -56,6 +57,7 @@ class Document:
 
     def resolve(self, reference: Any) -> Raw:
         """The schema that a reference points to. Raises `ConstraintError` if it is outside the document."""
+        self._budget.check(0, "The schema")  # references alone make a small document long to read
         if not isinstance(reference, str):
             malformed("$ref", reference)
         uri, _, fragment = _joined(self._base, reference).partition("#")
