@@ -18,8 +18,10 @@ from redraft.model.checkpoint import Checkpoint
 from redraft.model.initialise import initialise
 from redraft.model.names import to_hugging_face
 from redraft.model.weights import load_model, save_model
+from redraft.quant.fp8 import quantize_fp8
 from redraft.train.batch import Batch
 from redraft.train.checkpoint import load_checkpoint, save_checkpoint
+from redraft.train.frozen import Frozen, FrozenLinear
 from redraft.train.lora import LoraLinear, adapt, collect
 from redraft.train.recipe import LoraSettings, ObjectiveSettings, Recipe
 from redraft.train.trainer import Trainer, train
@@ -158,6 +160,30 @@ def test_a_run_trains_factors_alone_and_resumes_exactly(recipe: Recipe, tmp_path
     for name, factors in adapter.factors.items():
         if name.endswith("q_proj.weight"):
             assert torch.equal(factors.a, masters[name.replace(".weight", ".lora_a")])
+
+
+@pytest.mark.parametrize("quantized", [False, True])
+def test_inputs_are_dropped_in_training_alone(quantized: bool) -> None:
+    torch.manual_seed(5)
+    base, x = torch.nn.Linear(24, 10, bias=False), torch.randn(3, 7, 24)
+    if quantized:
+        base = FrozenLinear(Frozen(quantize_fp8(base.weight.detach())))
+    layer = LoraLinear(base, LoraSettings(rank=2, alpha=6.0, dropout=0.5), torch.Generator().manual_seed(1))
+    torch.nn.init.normal_(layer.lora_b)
+    factors = layer.lora_a.t() @ layer.lora_b.t() * 3.0
+    for training in (True, False):
+        torch.manual_seed(8)
+        found = layer.train(training)(x)
+        torch.manual_seed(8)
+        torch.testing.assert_close(found, base(x) + torch.dropout(x, 0.5, training) @ factors)
+
+
+def test_factors_begin_as_peft_draws_them() -> None:
+    layer = LoraLinear(torch.nn.Linear(60, 20, bias=False), LoraSettings(rank=4), torch.Generator().manual_seed(2))
+    expected = torch.empty(4, 60)
+    torch.nn.init.kaiming_uniform_(expected, a=math.sqrt(5), generator=torch.Generator().manual_seed(2))
+    torch.testing.assert_close(layer.lora_a.detach(), expected)
+    assert not layer.lora_b.any()
 
 
 def test_recomputed_layers_drop_the_same_inputs(config, batch: Batch) -> None:
