@@ -116,6 +116,16 @@ def test_a_prompt_that_no_canvas_waits_for_is_encoded_faster(sliding: int, first
     assert job.table.sliding_held <= job.table.sliding_most
 
 
+def test_two_prompts_do_not_borrow_the_same_pages() -> None:
+    """Of 22 pages 10 are promised to either, so two can be borrowed: the first prompt takes both."""
+    scheduler = Scheduler(replace(LIMITS, sliding_pages=22, prompt=8192, forward=8192), SETTINGS)
+    for request_id in (1, 2):
+        scheduler.add(Job(request_id=request_id, prompt_length=2816, positions=3072, length=256))
+    scheduler.admit()
+    check_plan(scheduler, plan := scheduler.plan())
+    assert [turn.encode for turn in plan.turns] == [(0, 2816), (0, 2304)]
+
+
 def test_beside_a_canvas_a_prompt_gets_what_the_settings_say() -> None:
     scheduler = Scheduler(replace(LIMITS, prompt=2048), SETTINGS)
     for request_id, length in ((1, 10), (2, 9000)):
