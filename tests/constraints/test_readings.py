@@ -31,17 +31,17 @@ def test_a_set_and_its_complement_are_every_character(pattern: str, wide: bool) 
 
 
 @pytest.mark.parametrize("pattern", [r"\w", r"\W", r"[\w-]", r"[^\w]", r"\s", r"\d", r"\p{L}", r"\P{Lu}"])
-def test_what_is_rounded_is_more_but_not_in_ascii(pattern: str) -> None:
+def test_what_is_rounded_is_more_but_not_up_to_two_bytes(pattern: str) -> None:
     exact, coarse = (compile_codes(parse_regex(pattern, wide=True, coarse=c), Budget()) for c in (False, True))
     for code in (*range(0x3000), 0x3005, 0x4E00, 0xD7A3, 0xE000, 0xFEFF, 0x1D7D8, 0x1F600, 0x10FFFF):
         assert coarse.matches([code]) >= exact.matches([code]), hex(code)
-        if code < 0x80 or pattern in (r"\s", r"\d") or 0x2010 <= code <= 0x2027:  # dashes and quotation marks
+        if code < 0x800 or pattern in (r"\s", r"\d") or 0x2010 <= code <= 0x2027:  # dashes and quotation marks
             assert coarse.matches([code]) == exact.matches([code]), hex(code)
 
 
 def test_a_pattern_of_all_letters_that_must_not_match_takes_few_states_and_values_are_judged_exactly() -> None:
     unlike = {"type": "string", "not": {"pattern": r"^\w*\d$"}}
-    assert len(compiled(unlike).table) < 200
+    assert len(compiled(unlike).table) < 260
     dfa = compiled({**unlike, "maxLength": 60})
     assert [dfa.matches(f'"{text}"'.encode()) for text in ("é1", "é\u20131", "é1x", "1")] == [False, True, True, False]
     check_exact({"enum": ["é1", "。1", "£"], **unlike}, ["é1", "。1", "£", "1"])

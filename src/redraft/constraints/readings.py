@@ -67,11 +67,12 @@ def any_of(readings: Readings) -> Ranges:
 def rounded(ranges: Ranges) -> Ranges:
     """The same set; if it has very many intervals, as letters of all scripts have, up to whole blocks of 64 characters.
 
-    That takes a tenth of the states in UTF-8, where the characters of a block share all bytes but the last.
+    That takes a fifth of the states in UTF-8, where the characters of a block share all bytes but the last. Characters
+    of one or two bytes, those of European and Near Eastern scripts, stay as they are.
     """
     if len(ranges) <= MANY:
         return ranges
-    return union((low if low < 0x80 else low & ~63, high if high < 0x80 else high | 63) for low, high in ranges)
+    return union((low if low < 0x800 else low & ~63, high if high < 0x800 else high | 63) for low, high in ranges)
 
 
 @lru_cache(maxsize=6)
