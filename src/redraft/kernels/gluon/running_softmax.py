@@ -11,7 +11,7 @@ from redraft.kernels.triton.segments import KIND_DENOISE, KIND_ENCODE_IMAGES, KI
 
 @gluon
 def seen_by(segment, kind, start, length, since, until, SEGMENT_ROWS: gl.constexpr):
-    """A segment's kind, start and length, and where its rows' sight begins: what says which keys a row sees."""
+    """A segment's kind, start and length, and pointers to its rows' sight: what says which keys a row sees."""
     what, begin, count = gl.load(kind + segment), gl.load(start + segment), gl.load(length + segment)
     if what == KIND_UNUSED:
         count = 0

@@ -20,10 +20,10 @@ from redraft.kernels.triton.language import await_inputs, early
 from redraft.kernels.triton.segments import Segments
 
 KEY_PLACES = 5
-"""Copies of two turns' keys and 128 of their columns that shared memory holds."""
+"""Places in shared memory for keys: each for 128 columns of a pair of turns."""
 
 VALUE_PLACES = 2
-"""Turns whose values it holds."""
+"""Places for values: each for all columns of one turn."""
 
 
 def attend(
@@ -67,7 +67,7 @@ def _wide_attend_kernel(
     fades = gl.allocate_shared_memory(gl.float32, [5, 64], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     keys_ready, keys_free = new_barriers(KEY_PLACES, 1, 1)
     values_ready, values_free = new_barriers(VALUE_PLACES, 1, 2)
-    made, taken = new_barriers(3, 1, 2)  # the third for the masses
+    made, taken = new_barriers(3, 1, 2)  # the third for the masses, which nobody gives back
 
     token = segment * SEGMENT_ROWS + first_row // SHARE
     rows = (queries, queries_ready, first_row)
@@ -89,15 +89,15 @@ def _wide_attend_kernel(
 def _copy_keys(
     q, keys, pages, rows, key_copies, line, walk, column, DIM: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr
 ):
-    """Load the tile's queries, then keys of two turns, 128 columns at a time, as places become free."""
+    """Load the tile's queries, then keys of pairs of turns, 128 columns at a time, as places become free."""
     queries, queries_ready, _first_row = rows
     ring, ready, free = key_copies
-    base, turns = walk
+    base, pairs = walk
     hopper.mbarrier.expect(queries_ready, 64 * DIM * 2)
     bulk_load(q, [line[0], line[1], 0], queries_ready, queries)
     number = 0
-    for turn in range(turns):
-        at = base + turn * 2 * KEYS
+    for pair in range(pairs):
+        at = base + pair * 2 * KEYS
         key = gl.load(pages + at // 256) * 256 + at % 256
         for first in gl.static_range(0, DIM, 128):
             place = number % PLACES
@@ -113,8 +113,8 @@ def _copy_values(
 ):
     """Load the values of every turn as places become free."""
     ring, ready, free = value_copies
-    base, turns = walk
-    for turn in range(2 * turns):
+    base, pairs = walk
+    for turn in range(2 * pairs):
         at = base + turn * KEYS
         key = gl.load(pages + at // 256) * 256 + at % 256
         place = turn % PLACES
@@ -128,10 +128,10 @@ def _weigh_keys(
     rows, key_copies, passed, walk, seen, SHARE: gl.constexpr, DIM: gl.constexpr, WINDOW: gl.constexpr,
     KEYS: gl.constexpr, PLACES: gl.constexpr,
 ):  # fmt: skip
-    """Scores of two turns and, one turn after the other, their weights; at the end the rows' masses."""
+    """Scores of pairs of turns and, one turn after the other, their weights; at the end the rows' masses."""
     queries, queries_ready, first_row = rows
     all_weights, fades, made, taken = passed
-    base, turns = walk
+    base, pairs = walk
     SCORES: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, KEYS, 16])
     BOTH: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 2 * KEYS, 16])
     edges = edges_of(seen, first_row, SHARE, WINDOW, BOTH)
@@ -140,14 +140,14 @@ def _weigh_keys(
     hopper.mbarrier.wait(queries_ready, 0)
     flat = reinterpret(queries, queries.dtype, [64, DIM], gl.NVMMASharedLayout(128, 16, rank=2))
     held = flat.slice(0, 128, dim=1).load(gl.DotOperandLayout(0, BOTH, 2))
-    for turn in range(turns):
-        scores = masked(_score(held, flat, key_copies, turn, DIM, KEYS, PLACES), base + turn * 2 * KEYS, edges,
+    for pair in range(pairs):
+        scores = masked(_score(held, flat, key_copies, pair, DIM, KEYS, PLACES), base + pair * 2 * KEYS, edges,
                         2 * KEYS, BOTH)  # fmt: skip
         first, second = gl.split(gl.permute(gl.reshape(scores, [64, 2, KEYS]), (0, 2, 1)))
         weights, fade, peak, mass = weigh(gl.convert_layout(first, SCORES), peak, mass)
         more_weights, more_fade, peak, mass = weigh(gl.convert_layout(second, SCORES), peak, mass)
-        place = turn % 2
-        hopper.mbarrier.wait(taken.index(place), turn // 2 & 1 ^ 1)
+        place = pair % 2
+        hopper.mbarrier.wait(taken.index(place), pair // 2 & 1 ^ 1)
         all_weights.index(2 * place).store(weights.to(queries.dtype))
         all_weights.index(2 * place + 1).store(more_weights.to(queries.dtype))
         fades.index(2 * place).store(fade)
@@ -159,10 +159,10 @@ def _weigh_keys(
 
 
 @gluon
-def _score(held, queries, key_copies, turn, DIM: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr):
-    """Products of queries [64,DIM] and the keys of two turns; `held` are the queries' first 128 columns."""
+def _score(held, queries, key_copies, pair, DIM: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr):
+    """Products of queries [64,DIM] and the keys of a pair of turns; `held` are the queries' first 128 columns."""
     ring, ready, free = key_copies
-    number = turn * (DIM // 128)
+    number = pair * (DIM // 128)
     BOTH: gl.constexpr = held.type.layout.parent
     scores = gl.zeros([64, 2 * KEYS], gl.float32, BOTH)
     await_place(ready, number, PLACES)
@@ -192,10 +192,10 @@ def _add_values(
     queries, _queries_ready, first_row = rows
     ring, ready, free = value_copies
     weights, fades, made, taken = passed
-    _base, turns = walk
+    _base, pairs = walk
     MEAN: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 128, 16])
     mean = gl.zeros([64, 256], gl.float32, MEAN)
-    for turn in range(2 * turns):
+    for turn in range(2 * pairs):
         pair, place = turn // 2, turn % PLACES
         if turn % 2 == 0:
             await_place(made, pair, 2)
