@@ -171,6 +171,34 @@ def test_a_far_pin_takes_no_longer_than_a_near_one(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.usefixtures("either_way")
+def test_a_budget_that_ends_inside_a_canvas_ends_a_whole_answer() -> None:
+    """What stands behind it is some beginning of an answer, complete or not."""
+    rng, checked = random.Random(4), 0
+    generator = torch.Generator().manual_seed(4)
+    while checked < 150:
+        pattern, left = rng.choice(["", '"']) + f"({random_regex(rng)})", rng.randrange(1, LENGTH)
+        answers = {row[:left] for row in map(tuple, STRINGS[allowed_by(pattern)].tolist()) if set(row[left:]) <= {EOS}}
+        if not answers:
+            continue
+        constraint = compiled(pattern)
+        allowed = np.array([tuple(row[:left]) in answers and _goes_on(constraint, row) for row in STRINGS.tolist()])
+        logits = torch.randn(LENGTH, len(SPELLED), generator=generator) * 3
+        exact, best = enumerated(logits.double().numpy(), allowed, CONTEXT_WEIGHT)
+        seen = whole(constraint.begin().canvas(LENGTH, left), logits)
+        assert abs(logits.double().numpy()[np.arange(LENGTH), seen.argmax].sum() - best) < 1e-4, (pattern, left)
+        np.testing.assert_allclose(seen.probabilities.numpy(), exact, atol=2e-5, err_msg=f"{pattern} {left}")
+        checked += 1
+
+
+def _goes_on(constraint: AutomatonConstraint, tokens: list[int]) -> bool:
+    """Whether an answer can begin with these tokens."""
+    state = 0
+    for token in tokens:
+        state = constraint.automaton.step(state, token) if state >= 0 else -1
+    return state >= 0
+
+
+@pytest.mark.usefixtures("either_way")
 def test_a_canvas_ends_where_the_rest_still_fits() -> None:
     """With canvases of 2 tokens every budget from the shortest answer on gives a whole answer."""
     constraint = compiled("aaaabbb(ab)*")  # at least 3 tokens: aab? no: a a aab b b, so 5
