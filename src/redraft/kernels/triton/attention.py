@@ -140,10 +140,13 @@ def tuned(q: Tensor, keys: Tensor, segments: Segments) -> AttentionTile:
 
 
 def _tuned_gluon(dim: int, packed: int, walks: int) -> AttentionTile:
-    """Programs that read keys and values as seldom as possible, of those of which there are enough for most SMs."""
+    """Heads of 512: all columns in one program if there are enough of these for most SMs, so that scores are made once.
+
+    Otherwise two groups per program if that is enough; else one, and more parts until it is.
+    """
     enough, parts = 96, 1 if dim <= 256 else 2
     keys, rows = 64 // parts, 128
-    if dim > 256 and walks * (packed // 64) >= enough:  # scores are computed once
+    if dim > 256 and walks * (packed // 64) >= enough:
         return AttentionTile(rows=64, keys=keys, splits=1, parts=1, warps=4, stages=2, gluon=True)
     if packed % 128 or walks * (packed // 128) * parts < enough:
         rows = 64
