@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from mmap import mmap
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from redraft.errors import CheckpointError
-from redraft.model.files import Stored, listed, open_shard, read_headers
+from redraft.model.files import Stored, listed, map_shard, read_headers, tensor_in
 from redraft.model.folders import read_config
 from redraft.model.layouts import IGNORED, PLAIN_DTYPES, Weight, join, layout_of
 from redraft.model.names import EXPERTS, is_vision, split_experts, tied_to, to_hugging_face
@@ -31,7 +31,7 @@ class Checkpoint:
     def __init__(self, folder: Path, *, vision: bool = True) -> None:
         self.folder, self.config, self.vision = folder, read_config(folder), vision
         self._stored = read_headers(folder)
-        self._open: tuple[Path, Any] | None = None
+        self._mapped: tuple[Path, mmap] | None = None
         self.has_vision = vision and any(map(is_vision, self._stored))
         """Whether it includes a vision tower."""
         attention = self.config.extra["text_config"].get("use_bidirectional_attention")
@@ -112,11 +112,11 @@ class Checkpoint:
         return tensors[0] if layout is None else layout.read(*tensors)
 
     def _tensor(self, name: str) -> torch.Tensor:
-        """One tensor. The last shard stays open, because opening one reads all of its names."""
-        shard = self._stored[name].shard
-        if self._open is None or self._open[0] != shard:
-            self._open = shard, open_shard(shard)
-        return self._open[1].get_tensor(name)
+        """One tensor. The last shard stays mapped."""
+        entry = self._stored[name]
+        if self._mapped is None or self._mapped[0] != entry.shard:
+            self._mapped = entry.shard, map_shard(entry.shard)
+        return tensor_in(self._mapped[1], entry)
 
     def _shard(self, name: str) -> str:
         return str(self._stored[self._tensors_of(self._matrices(name)[0][0])[0]].shard)

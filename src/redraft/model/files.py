@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
+import math
+import mmap
+import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +20,17 @@ from redraft.model.folders import read_json
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+DTYPES = {
+    "F32": torch.float32,
+    "BF16": torch.bfloat16,
+    "F16": torch.float16,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "I32": torch.int32,
+    "U8": torch.uint8,
+}
+"""The dtypes of tensors that make up weights (`redraft.model.layouts`), by their names in the files."""
+_MAP_NORESERVE = 0x4000
+"""Linux' number; Python has the name from 3.13 on."""
 _NAMED_AT_MOST = 10
 _SAMPLED = 256
 """Numbers of each tensor that `fingerprint` reads, at most."""
@@ -23,11 +38,16 @@ _SAMPLED = 256
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stored:
-    """Where a tensor is and what its file's header says about it; `dtype` as safetensors spells it ("BF16")."""
+    """Where a tensor is and what its file's header says about it.
+
+    `dtype` is spelled as safetensors does ("BF16"); the tensor's bytes are those of the file from `start` to `end`.
+    """
 
     shard: Path
     shape: tuple[int, ...]
     dtype: str
+    start: int
+    end: int
 
 
 def read_headers(folder: Path) -> dict[str, Stored]:
@@ -43,26 +63,45 @@ def read_headers(folder: Path) -> dict[str, Stored]:
 
 def read_header(shard: Path) -> dict[str, Stored]:
     """Every tensor of one shard, by its name in the file. Raises `CheckpointError`."""
-    stored: dict[str, Stored] = {}
     check_readable(shard)
     try:
-        with safe_open(shard, "np") as file:  # "pt" would reserve memory for the whole file
-            for name in file.keys():  # noqa: SIM118  (safe_open is no mapping)
-                part = file.get_slice(name)
-                stored[name] = Stored(shard=shard, shape=tuple(part.get_shape()), dtype=part.get_dtype())
+        safe_open(shard, "np")  # checks the header; "pt" would reserve memory for the whole file
     except (SafetensorError, OSError) as error:
         reason = f"{error}".rstrip(".")
         raise CheckpointError(f"{shard} is damaged or truncated ({reason}); fetch it again.") from error
-    return stored
+    with shard.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        entries = json.loads(file.read(length))
+    entries.pop("__metadata__", None)
+    return {name: _stored(shard, 8 + length, entry) for name, entry in entries.items()}
 
 
-def open_shard(shard: Path) -> Any:
-    """A shard whose tensors can be read, mapped into memory. Raises `CheckpointError` if it is too large for that."""
+def _stored(shard: Path, data: int, entry: dict[str, Any]) -> Stored:
+    """A tensor by its entry in the header; `data` is where the file's first tensor begins."""
+    start, end = (data + offset for offset in entry["data_offsets"])
+    return Stored(shard=shard, shape=tuple(entry["shape"]), dtype=entry["dtype"], start=start, end=end)
+
+
+def map_shard(shard: Path) -> mmap.mmap:
+    """The bytes of a shard of any size, read when they are used; what is written to them stays in this process.
+
+    Linux reserves no memory for it: safetensors' own mapping counts as memory in use, and one of a file larger than the
+    machine's memory is refused. Raises `CheckpointError` if the system refuses this one, too.
+    """
     try:
-        return safe_open(shard, "pt")
-    except RuntimeError as error:  # torch maps it as memory of its own, which the system may refuse
-        size = f"{shard.stat().st_size / 1e9:.1f} GB"
-        raise CheckpointError(f"{shard} has {size}, which this machine has too little memory to map.") from error
+        with shard.open("rb") as file:
+            if sys.platform == "linux":
+                flags, protection = mmap.MAP_PRIVATE | _MAP_NORESERVE, mmap.PROT_READ | mmap.PROT_WRITE
+                return mmap.mmap(file.fileno(), 0, flags=flags, prot=protection)
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+    except OSError as error:
+        raise CheckpointError(f"{shard} cannot be mapped into memory: {why(error)}.") from error
+
+
+def tensor_in(mapped: mmap.mmap, entry: Stored) -> torch.Tensor:
+    """One tensor of a mapped shard, without a copy; the mapping lives as long as it does."""
+    count = math.prod(entry.shape)
+    return torch.frombuffer(mapped, dtype=DTYPES[entry.dtype], offset=entry.start, count=count).view(entry.shape)
 
 
 def check_readable(file: Path) -> None:
@@ -80,21 +119,18 @@ def fingerprint(folder: Path) -> str:
     """
     digest = hashlib.sha256()
     for shard in shards(folder):
-        entries = read_header(shard)
-        with open_shard(shard) as file:
-            for name, entry in sorted(entries.items()):
-                digest.update(f"{name} {entry.dtype} {entry.shape} ".encode())
-                digest.update(_first_bytes(file, name, entry))
+        mapped = map_shard(shard)
+        for name, entry in sorted(read_header(shard).items()):
+            digest.update(f"{name} {entry.dtype} {entry.shape} ".encode())
+            digest.update(_first_bytes(mapped, entry))
     return digest.hexdigest()
 
 
-def _first_bytes(file: Any, name: str, entry: Stored) -> bytes:
+def _first_bytes(mapped: mmap.mmap, entry: Stored) -> bytes:
     """The beginning of a tensor's first row."""
-    if not entry.shape:
-        first = file.get_tensor(name)
-    else:
-        first = file.get_slice(name)[(*[slice(0, 1)] * (len(entry.shape) - 1), slice(0, _SAMPLED))]
-    return first.reshape(-1).view(torch.uint8).numpy().tobytes()
+    last = entry.shape[-1] if entry.shape else 1
+    size = (entry.end - entry.start) // max(math.prod(entry.shape), 1)
+    return mapped[entry.start : entry.start + min(last, _SAMPLED) * size]
 
 
 def shards(folder: Path) -> list[Path]:

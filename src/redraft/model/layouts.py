@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from redraft.kernels.packed import PackedFp8, PackedInt4
-from redraft.model.files import Stored
+from redraft.model.files import DTYPES, Stored
 from redraft.quant.int4 import Int4Weight
 from redraft.quant.nvfp4 import GROUP, Nvfp4Weight
 
@@ -37,7 +37,7 @@ W = TypeVar("W", bound=Weight | PackedInt4)
 
 EXPERTS_AT_A_TIME = 16
 
-PLAIN_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+PLAIN_DTYPES = {name: DTYPES[name] for name in ("F32", "BF16", "F16")}
 IGNORED = (".weight_shape", ".input_scale", ".input_global_scale", ".k_scale", ".v_scale", ".output_scale")
 """Companions that are not needed here: activations are quantized by their own values, and the cache is not."""
 
