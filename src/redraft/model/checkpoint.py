@@ -16,7 +16,7 @@ import torch
 from redraft.errors import CheckpointError
 from redraft.model.files import Stored, listed, map_shard, read_headers, tensor_in
 from redraft.model.folders import read_config
-from redraft.model.layouts import IGNORED, PLAIN_DTYPES, Weight, join, layout_of
+from redraft.model.layouts import IGNORED, PLAIN_DTYPES, Weight, each_tensor, join, layout_of
 from redraft.model.names import EXPERTS, is_vision, split_experts, tied_to, to_hugging_face
 from redraft.model.transformer import Transformer
 from redraft.model.vision import VisionTower
@@ -82,8 +82,11 @@ class Checkpoint:
 
     def weight(self, name: str) -> Weight:
         """One weight on the CPU, experts as one block [E,N,K]."""
-        rows = [join([self._matrix(base) for base in bases], torch.cat) for bases in self._matrices(name)]
-        return rows[0] if len(rows[0].shape) == len(self.shapes[name]) else join(rows, torch.stack)
+        matrices = [self._matrix(base) for bases in self._matrices(name) for base in bases]
+        weight, shape = matrices[0] if len(matrices) == 1 else join(matrices, torch.cat), self.shapes[name]
+        if len(weight.shape) == len(shape):
+            return weight
+        return each_tensor(weight, lambda rows: rows.unflatten(0, (shape[0], -1)))
 
     def _matrices(self, name: str) -> list[tuple[str, ...]]:
         """The stored matrices that make up one of our names: a list of experts to stack, each of rows to join."""

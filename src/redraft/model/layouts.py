@@ -113,9 +113,14 @@ def join(weights: Sequence[W], how: Callable[..., Tensor]) -> W:
     return _mapped(how, *weights)
 
 
+def each_tensor(weight: W, change: Callable[[Tensor], Tensor]) -> W:
+    """A weight with its tensors changed one by one."""
+    return _mapped(lambda tensors: change(tensors[0]), weight)
+
+
 def leading(weight: W, part: slice) -> W:
     """Part of a weight's first dimension: some experts, or some outputs of a matrix. Shares memory."""
-    return _mapped(lambda entries: entries[0][part], weight)
+    return each_tensor(weight, lambda tensor: tensor[part])
 
 
 def by_parts(weight: Weight, change: Callable[[Weight], Weight]) -> Weight:

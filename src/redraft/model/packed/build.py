@@ -23,6 +23,7 @@ from redraft.kernels.packed import Matrix, Packed, PackedExperts, PackedFp8
 from redraft.kernels.triton.residuals import AfterAttention, AfterExperts
 from redraft.model.layouts import Source, Weight, chunks, join
 from redraft.model.packed.tensor_parallel import check_tensor_parallel, shard_config, shard_experts, shard_source
+from redraft.model.packed.upload import upload
 from redraft.model.packed.vocabulary import Vocabulary, pack_vocabulary
 from redraft.model.packed.weights import SOFT, VOCABULARY, PackedLayer, PackedModel, Shard, products, tensors
 from redraft.model.quantize import check_format
@@ -220,17 +221,17 @@ class _Packer:
         return self.asked is None and any(isinstance(weight, Tensor) for weight in weights)
 
     def _plain(self, weight: Weight) -> Tensor:
-        return self._full(weight).detach().to(self.device, self.dtype).contiguous()
+        return upload(self._full(weight).to(self.dtype), self.device).contiguous()
 
     def _full(self, weight: Weight) -> Tensor:
         """A weight stored in full, where and as it is; a quantized one in the working dtype."""
-        return weight if isinstance(weight, Tensor) else weight.to(self.device).dequantize(self.dtype)
+        return weight if isinstance(weight, Tensor) else upload(weight, self.device).dequantize(self.dtype)
 
     def _fp8(self, weight: Weight) -> PackedFp8:
         if isinstance(weight, Tensor):
-            return quantize_fp8(weight.detach().to(self.device, self.dtype))
+            return quantize_fp8(self._plain(weight))
         self._note(weight)
-        stored = weight.to(self.device)
+        stored = upload(weight, self.device)
         return stored if isinstance(stored, PackedFp8) else quantize_fp8(stored.dequantize(torch.bfloat16))
 
     def _plain_experts(self, weight: Weight) -> Tensor:
@@ -245,7 +246,7 @@ class _Packer:
 
     def _quantized(self, part: Weight) -> PackedFp8 | Int4Weight:
         """Some experts in the format of their products."""
-        moved = part.detach().to(self.device) if isinstance(part, Tensor) else part.to(self.device)
+        moved = upload(part, self.device)
         if isinstance(moved, PackedFp8 | Int4Weight):
             return moved
         full = moved if isinstance(moved, Tensor) else moved.dequantize(torch.bfloat16)

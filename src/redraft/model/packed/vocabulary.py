@@ -21,6 +21,7 @@ from redraft.kernels.triton.language import use_triton
 from redraft.kernels.triton.linear import linear
 from redraft.kernels.triton.quantize import quantize_rows
 from redraft.kernels.triton.self_conditioning import weighted_sums
+from redraft.model.packed.upload import upload
 from redraft.quant.fp8 import quantize_fp8
 
 NUMBERS_AT_A_TIME = 1 << 25
@@ -96,11 +97,11 @@ def pack_vocabulary(table: Tensor, device: torch.device, dtype: torch.dtype, *, 
     """
     table = table.detach()
     if not fp8:
-        return Vocabulary(head=table.to(device, dtype).contiguous())
+        return Vocabulary(head=upload(table.to(dtype), device).contiguous())
     count, width = table.shape
 
     def rows(part: slice) -> Tensor:
-        return table[part].to(device, dtype)
+        return upload(table[part].to(dtype), device)
 
     head, turned = _empty(count, width, device), _empty(width, count, device)
     for part in parts_of(count, width):
