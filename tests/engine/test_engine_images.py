@@ -20,8 +20,9 @@ from redraft.engine.build import limits_for
 from redraft.engine.engine import Engine
 from redraft.engine.request import Finished, Request
 from redraft.engine.runner import EagerRunner
-from redraft.engine.scheduler import Job
+from redraft.engine.scheduler import Job, Scheduler
 from redraft.engine.settings import EngineSettings
+from redraft.engine.work import Limits
 from redraft.model import Transformer
 from redraft.reference import Reference
 from redraft.text.images import Image
@@ -163,6 +164,30 @@ def test_chunks_never_break_an_image(length: int, gaps: list[tuple[int, int]]) -
     ends = range(PAGE, length + 1, PAGE)
     assert {end // PAGE for end in ends if any(one.start < end < one.stop for one in images)} <= job.broken_pages
     assert all(end in cuts for end in ends if end // PAGE not in job.broken_pages)
+
+
+@given(
+    length=st.integers(1, 4000),
+    gaps=st.lists(st.tuples(st.integers(0, 600), st.integers(1, 1120)), max_size=8),
+    prompt_tokens=st.sampled_from([256, 1024, 2048]),
+)
+def test_prompts_that_come_together_are_encoded_once(
+    length: int, gaps: list[tuple[int, int]], prompt_tokens: int
+) -> None:
+    """Up to their last page that does not end inside an image."""
+    limits = Limits(slots=3, full_pages=99, sliding_pages=99, window=300, context=9999, canvas=256, forward=4096)
+    scheduler = Scheduler(limits, EngineSettings(slots=3, prompt_tokens=prompt_tokens))
+    keys, images = [bytes([page]) for page in range(length // PAGE)], spans(length, gaps)
+    jobs = [Job(n, length, length + 256, 256, keys, images) for n in range(3)]
+    for job in jobs:
+        scheduler.add(job)
+    scheduler.admit()
+    encoded = 0
+    while any(job.prompt_left for job in jobs):
+        scheduler.ran(plan := scheduler.plan())
+        encoded += sum(stop - first for first, stop in (turn.encode for turn in plan.turns))
+    shared = max(page for page in range(length // PAGE + 1) if page not in jobs[0].broken_pages) * PAGE
+    assert encoded == shared + 3 * (length - shared)
 
 
 @given(known=st.integers(0, 8), broken=st.frozensets(st.integers(1, 8)), window=st.sampled_from([100, 300, 2000]))

@@ -244,7 +244,7 @@ class TestNeverFits:
 class TestPrefixes:
     KEYS = tuple(prefix_keys([1] * 8192))
 
-    def run(self, *arrivals: float) -> tuple[Simulated, int]:
+    def run(self, *arrivals: float, prefix_cache: bool = True, policy: str = "mixed") -> tuple[Simulated, int]:
         """One prompt of 8k tokens several times; returns how many of its tokens were encoded, too."""
         encoded = 0
 
@@ -253,9 +253,11 @@ class TestPrefixes:
             check_plan(scheduler, plan)
             written_pages_are_written_once(scheduler, plan)
             encoded += sum(turn.encode[1] - turn.encode[0] for turn in plan.turns)
+            assert prefix_cache or scheduler.pages.full.kept == scheduler.pages.sliding.kept == 0
 
         loads = [Load(arrival=at, prompt=8200, steps=(3,), keys=self.KEYS) for at in arrivals]
-        return simulate(loads, LIMITS, SETTINGS, cost, watch), encoded
+        settings = replace(SETTINGS, prefix_cache=prefix_cache, policy=policy)
+        return simulate(loads, LIMITS, settings, cost, watch), encoded
 
     def test_a_prompt_that_comes_again_is_not_encoded_again(self) -> None:
         done, encoded = self.run(0, 10)
@@ -267,6 +269,16 @@ class TestPrefixes:
         done, encoded = self.run(0, 0, 0, 0)
         assert encoded == 8200 + 3 * 8
         assert max(life.first_commit for life in done.lives) < 1.2 * min(life.first_commit for life in done.lives)
+
+    @pytest.mark.parametrize("policy", POLICIES)
+    def test_one_that_comes_later_and_must_wait_holds_no_page_back(self, policy: str) -> None:
+        """It begins where the first one is."""
+        _, encoded = self.run(0, 0.02, policy=policy)
+        assert encoded == 8200 + 8
+
+    def test_without_the_cache_nobody_waits_for_another_or_takes_over_its_pages(self) -> None:
+        _, encoded = self.run(0, 0, 10, prefix_cache=False)
+        assert encoded == 3 * 8200
 
     def test_a_request_whose_writer_leaves_goes_on_itself(self) -> None:
         scheduler = Scheduler(LIMITS, SETTINGS)

@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import count
 
 from redraft.cache.pages import PAGE, PageManager, PageTable, pages_for
 from redraft.engine.policy import POLICIES, Ready
@@ -71,16 +70,12 @@ class Job:
         """Where the prompt chunk that begins at `first` ends."""
         return cut_outside(self.images, first, min((first // PAGE + 1) * PAGE, self.prompt_length))
 
-    def shared_end(self, position: int) -> int:
-        """The first page count, at or after this position, at which another request can reuse the prompt's pages."""
-        return next(end for end in count(pages_for(position)) if end not in self.table.broken)
-
-    def begun_keys(self) -> Sequence[bytes]:
-        """Keys of the pages that are partly written, up to where another request can reuse them."""
-        if not self.prompt_left or (not self.encoded % PAGE and self.encoded // PAGE not in self.table.broken):
+    def begun_key(self) -> Sequence[bytes]:
+        """If its prompt is encoded up to the middle of a page: the key of the page that others would begin with."""
+        if not self.prompt_left or not self.encoded % PAGE:
             return ()
-        first = next(end for end in count(self.encoded // PAGE, -1) if end not in self.table.broken)
-        return self.keys[first : self.shared_end(self.encoded)]
+        first = next(pages for pages in range(self.encoded // PAGE, -1, -1) if pages not in self.table.broken)
+        return self.keys[first : first + 1]
 
     @property
     def broken_pages(self) -> frozenset[int]:
@@ -236,7 +231,7 @@ class Scheduler:
         prompt = self._prompt_room_alone if alone else self._prompt_room
         room = _Room(self.limits.forward, prompt, self.pages.spare)
         if self.settings.prefix_cache:
-            room.writing |= {key: job for job in self.running.values() for key in job.begun_keys()}
+            room.writing |= {key: job for job in self.running.values() for key in job.begun_key()}
         turns: list[Turn] = []
         for chosen in self._policy.choose(ready):
             job = self.running[chosen.request_id]
@@ -296,11 +291,11 @@ class Scheduler:
         while stop < job.prompt_length:
             end = job.chunk_end(stop)
             first = room.fresh and stop == job.encoded and end <= stop + room.tokens  # an image may be longer than room
-            awaited = job.keys[pages_for(stop) : job.shared_end(end)]
-            if (end > most and not first) or any(room.writing.get(key, job) is not job for key in awaited):
+            keys = job.keys[stop // PAGE : pages_for(end)]
+            if (end > most and not first) or any(room.writing.get(key, job) is not job for key in keys):
                 break
             if self.settings.prefix_cache:
-                room.writing |= dict.fromkeys(job.keys[stop // PAGE : pages_for(end)], job)
+                room.writing |= dict.fromkeys(keys, job)
             stop = end
         return stop
 
