@@ -172,12 +172,6 @@ class TestPrefixes:
         assert again is not None
         assert again.reused == reused
 
-    def test_the_cache_can_be_switched_off(self) -> None:
-        manager = PageManager(20, 20, WINDOW, reuse=False)
-        keys = prefix_keys(list(range(2 * PAGE)))
-        manager.close(written(manager, keys, 3 * PAGE))
-        assert manager.full.kept == manager.sliding.kept == 0
-
     def test_a_page_that_another_request_wrote_meanwhile_is_adopted(self) -> None:
         manager = PageManager(20, 20, WINDOW)
         keys = prefix_keys(list(range(2 * PAGE)))

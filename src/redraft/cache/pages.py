@@ -161,10 +161,9 @@ class PageManager:
     A request is admitted only if every page it may ever need can be promised to it, so taking a page never fails.
     """
 
-    def __init__(self, full_pages: int, sliding_pages: int, window: int, *, reuse: bool = True) -> None:
+    def __init__(self, full_pages: int, sliding_pages: int, window: int) -> None:
         self.full, self.sliding = PagePool(full_pages), PagePool(sliding_pages)
         self._past = window - 1
-        self._reuse = reuse
         self._full_promised = 0
         self._sliding_promised = 0
 
@@ -232,10 +231,9 @@ class PageManager:
 
     def name(self, table: PageTable, first: int, stop: int) -> None:
         """Let others use pages first .. stop of a prompt, which have been written."""
-        if self._reuse:
-            for index in range(first, min(stop, len(table.keys))):
-                self.full.name(table.full[index], table.keys[index])
-                self.sliding.name(table.sliding[index], table.keys[index])
+        for index in range(first, min(stop, len(table.keys))):
+            self.full.name(table.full[index], table.keys[index])
+            self.sliding.name(table.sliding[index], table.keys[index])
 
     def unname(self, table: PageTable) -> None:
         """Stop others from reusing pages of this table, whoever wrote them, including those given back."""

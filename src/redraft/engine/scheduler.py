@@ -75,7 +75,7 @@ class Job:
         if not self.prompt_left or not self.encoded % PAGE:
             return ()
         first = next(pages for pages in range(self.encoded // PAGE, -1, -1) if pages not in self.table.broken)
-        return self.keys[first : first + 1]
+        return self.table.keys[first : first + 1]
 
     @property
     def broken_pages(self) -> frozenset[int]:
@@ -127,10 +127,10 @@ class _Room:
     tokens: int
     prompt: int
     spare_pages: int
+    writing: dict[bytes, Job]
+    """Which job is writing each prompt page: others that need the same page wait and share it."""
     fresh: bool = True
     """Whether no prompt has taken any room yet."""
-    writing: dict[bytes, Job] = field(default_factory=dict)
-    """Which job is writing each prompt page: others that need the same page wait and share it."""
 
 
 class Scheduler:
@@ -139,7 +139,7 @@ class Scheduler:
     def __init__(self, limits: Limits, settings: EngineSettings) -> None:
         self.limits, self.settings = limits, settings
         self.slots = min(limits.slots, settings.slots)
-        self.pages = PageManager(limits.full_pages, limits.sliding_pages, limits.window, reuse=settings.prefix_cache)
+        self.pages = PageManager(limits.full_pages, limits.sliding_pages, limits.window)
         self.waiting: deque[Job] = deque()
         self.running: dict[int, Job] = {}
         self._policy = POLICIES[settings.policy]()
@@ -191,14 +191,13 @@ class Scheduler:
 
     def distrust(self, job: Job) -> None:
         """Stop others from reusing pages of a running job, because something in them is wrong."""
-        job.keys = ()
         self.pages.unname(job.table)
 
     def forget_prefixes(self) -> None:
         """Stop sharing all pages written so far, and those that running jobs will write after them."""
         self.pages.forget()
         for job in self.running.values():
-            job.keys = job.table.keys = ()
+            job.table.keys = ()
 
     @property
     def may_admit(self) -> bool:
@@ -210,7 +209,8 @@ class Scheduler:
         admitted = []
         while self.may_admit:
             job = self.waiting[0]
-            table = self.pages.open(job.positions, self._span(job), job.keys, job.broken_pages)
+            keys = job.keys if self.settings.prefix_cache else ()
+            table = self.pages.open(job.positions, self._span(job), keys, job.broken_pages)
             if table is None:
                 break
             self.waiting.popleft()
@@ -229,9 +229,8 @@ class Scheduler:
         ]
         alone = all(job.prompt_left for job in self.running.values())  # no canvas waits for the prompts
         prompt = self._prompt_room_alone if alone else self._prompt_room
-        room = _Room(self.limits.forward, prompt, self.pages.spare)
-        if self.settings.prefix_cache:
-            room.writing |= {key: job for job in self.running.values() for key in job.begun_key()}
+        writing = {key: job for job in self.running.values() for key in job.begun_key()}
+        room = _Room(self.limits.forward, prompt, self.pages.spare, writing)
         turns: list[Turn] = []
         for chosen in self._policy.choose(ready):
             job = self.running[chosen.request_id]
@@ -291,11 +290,10 @@ class Scheduler:
         while stop < job.prompt_length:
             end = job.chunk_end(stop)
             first = room.fresh and stop == job.encoded and end <= stop + room.tokens  # an image may be longer than room
-            keys = job.keys[stop // PAGE : pages_for(end)]
+            keys = job.table.keys[stop // PAGE : pages_for(end)]
             if (end > most and not first) or any(room.writing.get(key, job) is not job for key in keys):
                 break
-            if self.settings.prefix_cache:
-                room.writing |= dict.fromkeys(keys, job)
+            room.writing |= dict.fromkeys(keys, job)
             stop = end
         return stop
 
