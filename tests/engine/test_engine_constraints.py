@@ -7,6 +7,7 @@ import pytest
 from asking import SETTINGS, Make, add, ask, end_of, run
 
 from redraft.constraints.pins import Allowed
+from redraft.diffusion.records import DenoiseStep
 from redraft.errors import SettingError
 
 
@@ -46,6 +47,16 @@ def test_a_constraint_holds_and_hears_of_every_canvas(make: Make) -> None:
     assert end.finish_reason == "stop", "a whole answer at max_tokens is not cut off"
     assert [call for call in rule.calls if call[0] == "canvas"] == [("canvas", n) for n in (40, 24, 8)]
     assert [call for call in rule.calls if call[0] == "advance"] == [("advance", n) for n in (16, 16, 8)]
+
+
+def test_a_constraint_does_not_hear_of_what_max_tokens_cuts_off(make: Make) -> None:
+    """An end-of-text behind that would make a whole answer of it."""
+    free = [event for event in run(make(), [ask(1, constraint=Even())])[1] if isinstance(event, DenoiseStep)]
+    written = [token for step in free[4::5] for token in step.argmax_canvas]
+    eos = next(token for token in written[41:] if token not in written[:41])
+    rule = Even()
+    end = end_of(run(make(eos_ids=(eos,)), [ask(1, constraint=rule)])[1])
+    assert (end.token_ids, rule.length) == (tuple(written[:40]), 40)
 
 
 def test_one_that_cannot_be_met_is_refused(make: Make) -> None:

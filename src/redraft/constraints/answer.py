@@ -222,7 +222,7 @@ class AnswerState:
         return AutomatonCanvas(self._constraint, ends, length, pins)
 
     def advance(self, token_ids: Sequence[int]) -> None:
-        """Advance over a committed canvas."""
+        """Advance over the tokens of a committed canvas."""
         for token in token_ids:
             self._state = self._constraint.automaton.step(self._state, int(token))
             assert self._state >= 0, "a committed canvas broke its constraint"

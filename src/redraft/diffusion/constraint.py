@@ -13,7 +13,7 @@ host wait for the device. The order of calls for an answer of at most `max_token
         for each step:
             limit.hold(canvas)                       # what enters the model
             distribution = limit.restrict(logits)    # tempered, of all free positions
-        state.advance(committed)                     # all tokens of the committed canvas
+        state.advance(committed)                     # what the canvas has added to the answer
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class ConstraintState(Protocol):
         ...
 
     def advance(self, token_ids: Sequence[int]) -> None:
-        """Move past a committed canvas: all of its tokens, or those up to its first end-of-text."""
+        """Move past the tokens of a committed canvas: those before its first end-of-text that `max_tokens` allows."""
         ...
 
 

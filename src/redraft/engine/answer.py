@@ -144,7 +144,9 @@ class Answer:
         end = next((i for i, token in enumerate(canvas) if token in self.eos_ids), None)
         room = self.tokens_left
         taken = canvas[:end][:room]
-        new = self.transcript.add(taken, self._reason(canvas, end, len(taken), room))
+        if self._constraint is not None:
+            self._constraint.advance(taken)
+        new = self.transcript.add(taken, self._reason(len(taken), end, room))
         self.tokens += self._confidence(result, len(taken))
         self._committing = canvas
         del self.tokens[len(self.transcript.tokens) :]
@@ -233,17 +235,16 @@ class Answer:
         settings = self.settings
         return temperature(step, t_min=settings.t_min, t_max=settings.t_max, steps=settings.temperature_steps)
 
-    def _reason(self, canvas: tuple[int, ...], end: int | None, taken: int, room: int) -> FinishReason | None:
-        """Why the answer ends with this canvas, ignoring stop strings; None if it goes on."""
-        closed = False
-        if self._constraint is not None:
-            self._constraint.advance(canvas[: taken if end is None else end + 1])
-            closed = self._constraint.closed
-        if end is not None and end <= room:
+    def _reason(self, taken: int, end: int | None, room: int) -> FinishReason | None:
+        """Why the answer ends with a canvas of which `taken` tokens fit in `room`; None if it goes on.
+
+        `end` is where the canvas has its first end-of-text. Stop strings are not looked for.
+        """
+        if taken == end:
             return "stop"
         if taken < room:
             return None
-        return "stop" if closed else "length"
+        return "stop" if self._constraint is not None and self._constraint.closed else "length"
 
     def _confidence(self, result: DenoiseResult, count: int) -> list[TokenConfidence]:
         top, settled = result.top, self._settled.tolist()
