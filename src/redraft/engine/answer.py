@@ -149,7 +149,6 @@ class Answer:
         new = self.transcript.add(taken, self._reason(len(taken), end, room))
         self.tokens += self._confidence(result, len(taken))
         self._committing = canvas
-        del self.tokens[len(self.transcript.tokens) :]
         self.steps.append(self.job.step)
         self.budgets.append(self.budget)
         self.ended = new.finish_reason
@@ -164,7 +163,6 @@ class Answer:
 
     def go_on(self) -> int:
         """Prepare the canvas after the last committed one; returns its length."""
-        self.budget = self.settings.steps
         length = next_length(self.settings, self.canvas_length, self.tokens_left)
         self._constrain(length)
         return length
@@ -172,7 +170,7 @@ class Answer:
     def finished(self, now: float) -> Finished:
         """The last event. If the answer was broken off, it holds what had been committed."""
         assert self.ended is not None
-        transcript = self.transcript
+        token_ids = tuple(self.transcript.tokens)
         steps, budgets = self.steps, self.budgets
         if self.job.step and self.ended in ("cancelled", "timeout"):  # mid-canvas
             steps, budgets = [*steps, self.job.step], [*budgets, self.budget]
@@ -180,7 +178,7 @@ class Answer:
             canvases=len(steps),
             steps=tuple(steps),
             forwards=sum(steps),
-            tokens=transcript.reported,
+            tokens=len(token_ids),
             seconds=now - self.added,
             prompt_tokens=len(self.request.prompt),
             cached_tokens=self.cached_tokens,
@@ -191,10 +189,10 @@ class Answer:
         return Finished(
             request_id=self.request.request_id,
             finish_reason=self.ended,
-            stop_text=transcript.stop_text,
-            text=transcript.text,
-            token_ids=tuple(transcript.tokens[: transcript.reported]),
-            tokens=tuple(self.tokens[: transcript.reported]),
+            stop_text=self.transcript.stop_text,
+            text=self.transcript.text,
+            token_ids=token_ids,
+            tokens=tuple(self.tokens[: len(token_ids)]),
             stats=stats,
         )
 
@@ -257,7 +255,7 @@ class Answer:
 
 def next_length(settings: GenerationSettings, canvas_length: int, tokens_left: int) -> int:
     """Positions of the next canvas: `canvas_length`, or with `fit_canvas` a power of two that holds `tokens_left`."""
-    if not settings.fit_canvas or tokens_left >= canvas_length:
+    if not settings.fit_canvas:
         return canvas_length
     return min(canvas_length, max(MIN_CANVAS, 1 << (tokens_left - 1).bit_length()))
 

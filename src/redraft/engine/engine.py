@@ -320,7 +320,7 @@ class Engine:
         if not isinstance(error, NotFiniteError):
             _log.error("an answer failed: %s", error, exc_info=error)
             error = EngineError(f"The answer failed with {type(error).__name__}: {error}")
-        elif answer.job.slot >= 0:
+        else:
             self.scheduler.distrust(answer.job)
         if answer.job.request_id in self._open:
             self._end_failed(answer, error)

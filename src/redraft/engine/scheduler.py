@@ -147,7 +147,7 @@ class Scheduler:
         self._forward = 0
         self._arrivals = 0
         self._prompt_room = min(pages_for(settings.prompt_tokens) * PAGE, limits.forward)
-        self._prompt_room_alone = max(self._prompt_room, min(limits.prompt, limits.forward) // PAGE * PAGE)
+        self._prompt_room_alone = max(self._prompt_room, limits.prompt)
         assert limits.forward >= max(PAGE, 2 * limits.canvas)
 
     def check(self, job: Job) -> None:

@@ -115,8 +115,4 @@ def first_stop(text: str, stop: Sequence[str]) -> tuple[int, str] | None:
 
 def _partial_stop(text: str, stop: tuple[str, ...]) -> int:
     """Count the last characters of a text that may turn out to be the start of a stop string."""
-    count = 0
-    for word in stop:
-        longest = min(len(word) - 1, len(text))
-        count = next((n for n in range(longest, count, -1) if text.endswith(word[:n])), count)
-    return count
+    return max((n for word in stop for n in range(1, len(word)) if text.endswith(word[:n])), default=0)
