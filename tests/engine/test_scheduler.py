@@ -1,6 +1,7 @@
 """The scheduler by simulation: nobody starves, nothing runs out, every policy does what it is named for."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -60,6 +61,8 @@ def check_plan(scheduler: Scheduler, plan: Plan) -> None:
     assert prompt <= max(scheduler.settings.prompt_tokens, scheduler.limits.prompt if alone else 0)
     for pool in (scheduler.pages.full, scheduler.pages.sliding):
         assert pool.held <= pool.count
+    waiting = set(scheduler.running.values()) - {turn.job for turn in plan.turns}
+    assert all(job.table.sliding_held <= job.table.sliding_most for job in waiting)
 
 
 def written_pages_are_written_once(scheduler: Scheduler, plan: Plan) -> None:
@@ -142,6 +145,56 @@ def test_beside_a_canvas_a_prompt_gets_what_the_settings_say() -> None:
     ]
 
 
+def test_a_prompt_gets_what_another_leaves_of_its_share() -> None:
+    scheduler = Scheduler(LIMITS, SETTINGS)
+    for request_id, length in ((1, 1500), (2, 9000)):
+        scheduler.add(Job(request_id, length, length + 256, 256))
+    scheduler.admit()
+    encoded = []
+    for _ in range(3):
+        scheduler.ran(plan := scheduler.plan())
+        encoded.append({turn.job.request_id: turn.encode for turn in plan.turns})
+    assert encoded == [{1: (0, 1024)}, {2: (0, 1024)}, {1: (1024, 1500), 2: (1024, 1536)}]
+
+
+def test_a_prompt_gets_what_canvases_leave_of_a_forward() -> None:
+    scheduler = Scheduler(replace(LIMITS, forward=1300), SETTINGS)
+    for request_id, length in ((1, 10), (2, 20), (3, 9000)):
+        scheduler.add(Job(request_id, length, length + 256, 256))
+    scheduler.admit()
+    plan = scheduler.plan()
+    assert [turn.encode for turn in plan.turns] == [(0, 10), (0, 20), (0, 512)]
+
+
+def test_a_prompt_and_its_first_step_may_fill_a_forward() -> None:
+    scheduler = Scheduler(replace(LIMITS, forward=1024), SETTINGS)
+    scheduler.add(Job(request_id=1, prompt_length=768, positions=1024, length=256))
+    scheduler.admit()
+    (turn,) = scheduler.plan().turns
+    assert (turn.encode, turn.denoise) == ((0, 768), True)
+
+
+def test_the_share_of_prompts_is_rounded_up_to_whole_pages() -> None:
+    scheduler = Scheduler(LIMITS, replace(SETTINGS, prompt_tokens=300))
+    scheduler.add(Job(request_id=1, prompt_length=2000, positions=2256, length=256))
+    scheduler.admit()
+    assert [turn.encode for turn in scheduler.plan().turns] == [(0, 512)]
+
+
+def test_a_prompt_goes_on_while_an_image_waits_for_more_room() -> None:
+    """Beside the canvas there is no room for the image, which then comes first."""
+    scheduler = Scheduler(replace(LIMITS, forward=1536), SETTINGS)
+    shown = Job(request_id=2, prompt_length=1700, positions=1956, length=256, images=[range(256, 1656)])
+    for job in (Job(1, 10, 266, 256), shown, Job(3, 9000, 9256, 256)):
+        scheduler.add(job)
+    scheduler.admit()
+    encoded = []
+    for _ in range(3):
+        scheduler.ran(plan := scheduler.plan())
+        encoded.append({turn.job.request_id: turn.encode for turn in plan.turns})
+    assert encoded[1:] == [{1: (10, 10), 3: (512, 1536)}, {2: (256, 1656)}]
+
+
 def test_requests_get_their_slots_in_the_order_they_came() -> None:
     """A long request at the head is not overtaken by short ones that would fit."""
     loads = [Load(arrival=i * 1e-9, prompt=4000 if i % 5 == 0 else 10, steps=(5, 5)) for i in range(40)]
@@ -153,7 +206,7 @@ def test_requests_get_their_slots_in_the_order_they_came() -> None:
 
 def test_nobody_who_runs_waits_for_ever() -> None:
     """A forward that holds four canvases, eight requests: everybody has a turn at least every other forward."""
-    loads = [Load(arrival=0, prompt=10, steps=(30, 30, 30)) for _ in range(8)]
+    loads = [Load(arrival=0.02 * i, prompt=10, steps=(30, 30, 30)) for i in range(8)]
     done = simulate(loads, replace(LIMITS, forward=1200), SETTINGS, cost, check_plan)
     assert max(done.waits) <= 3
 
@@ -220,8 +273,8 @@ def test_a_finished_canvas_frees_its_place_at_once() -> None:
 
 
 class TestNeverFits:
-    def job(self, prompt: int, positions: int) -> Job:
-        return Job(request_id=1, prompt_length=prompt, positions=positions, length=256)
+    def job(self, prompt: int, positions: int, images: Sequence[range] = ()) -> Job:
+        return Job(request_id=1, prompt_length=prompt, positions=positions, length=256, images=images)
 
     def test_the_context(self) -> None:
         with pytest.raises(PromptError, match=r"prompt of 32700 tokens .* position 32956 exceed the context of 32768"):
@@ -231,14 +284,45 @@ class TestNeverFits:
         with pytest.raises(SettingError, match=r"need 79 pages of 256 tokens; the engine has only 20"):
             Scheduler(replace(LIMITS, full_pages=20), SETTINGS).check(self.job(20_000, 20_200))
 
-    def test_the_sliding_pages(self) -> None:
-        with pytest.raises(SettingError, match=r"need 10 sliding pages of 256 tokens; the engine has only 9"):
-            Scheduler(replace(LIMITS, sliding_pages=9), SETTINGS).check(self.job(20_000, 20_200))
+    @pytest.mark.parametrize(
+        ("canvas", "prompt_tokens", "images", "needed"),
+        [
+            (256, 1024, [], 10),
+            (512, 256, [], 9),  # the commit of a canvas and the next one take more than a share of a prompt
+            (256, 1024, [range(300, 2300)], 14),
+            (256, 10**6, [], 22),  # as much as a forward holds
+        ],
+    )
+    def test_the_sliding_pages(self, canvas: int, prompt_tokens: int, images: list[range], needed: int) -> None:
+        job = self.job(20_000, 20_200, images)
+        limits, settings = replace(LIMITS, canvas=canvas), replace(SETTINGS, prompt_tokens=prompt_tokens)
+        Scheduler(replace(limits, sliding_pages=needed), settings).check(job)
+        sentence = rf"need {needed} sliding pages of 256 tokens; the engine has only {needed - 1}"
+        with pytest.raises(SettingError, match=sentence):
+            Scheduler(replace(limits, sliding_pages=needed - 1), settings).check(job)
 
-    def test_what_just_fits_runs(self) -> None:
-        load = Load(arrival=0, prompt=20_000, steps=(3, 2))
-        limits = replace(LIMITS, full_pages=pages_for(20_512), sliding_pages=10)
-        assert simulate([load], limits, SETTINGS, cost, check_plan).lives[0].ended
+    @pytest.mark.parametrize(("canvas", "prompt_tokens", "sliding"), [(256, 1024, 10), (512, 256, 9)])
+    def test_what_just_fits_runs(self, canvas: int, prompt_tokens: int, sliding: int) -> None:
+        load = Load(arrival=0, prompt=20_000, steps=(3, 2), canvas=canvas)
+        limits = replace(LIMITS, full_pages=pages_for(20_000 + 2 * canvas), sliding_pages=sliding, canvas=canvas)
+        settings = replace(SETTINGS, prompt_tokens=prompt_tokens)
+        assert simulate([load], limits, settings, cost, check_plan).lives[0].ended
+
+    def test_an_image_as_long_as_a_forward_runs(self) -> None:
+        """With just the sliding pages that it needs: those of its window, of itself and of a canvas."""
+        scheduler = Scheduler(replace(LIMITS, sliding_pages=22), SETTINGS)
+        scheduler.check(job := self.job(20_000, 20_256, [range(10_000, 14_096)]))
+        scheduler.add(job)
+        scheduler.admit()
+        encoded = []
+        while job.prompt_left:
+            scheduler.ran(plan := scheduler.plan())
+            encoded += [turn.encode for turn in plan.turns]
+        assert (10_000, 14_096) in encoded
+
+    def test_an_image_longer_than_a_forward(self) -> None:
+        with pytest.raises(PromptError, match=r"An image of 4097 tokens .* a forward has only 4096"):
+            Scheduler(LIMITS, SETTINGS).check(self.job(20_000, 20_256, [range(10_000, 14_097)]))
 
 
 class TestPrefixes:
@@ -297,13 +381,14 @@ class TestPrefixes:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_runner_is_told_all_changes_of_pages(seed: int) -> None:
-    """Pages given back and pages adopted included."""
-    known: dict[int, tuple[list[int], list[int]]] = {}
+    """Pages given back and pages adopted included; and of nothing else."""
+    known: dict[Job, tuple[list[int], list[int]]] = {}
 
     def watch(scheduler: Scheduler, plan: Plan) -> None:
-        known.update({job.slot: (list(job.table.full), list(job.table.sliding)) for job in plan.moved})
         for job in (turn.job for turn in plan.turns):
-            assert known[job.slot] == (job.table.full, job.table.sliding)
+            pages = job.table.full, job.table.sliding
+            assert (known.get(job) != pages) is (job in plan.moved)
+            known[job] = list(pages[0]), list(pages[1])
 
     shared = [Load(arrival=at, prompt=8200, steps=(3,), keys=TestPrefixes.KEYS) for at in (0.0, 0.01, 0.02, 0.03)]
     simulate([*mixed_load(seed), *shared], LIMITS, SETTINGS, cost, watch)
