@@ -34,25 +34,21 @@ def chat_canvases(
     tokens: Tokens, segments: Segments, shape: Shape, settings: SourceSettings, rng: np.random.Generator,
     fillers: Fillers, marks: Bools | None = None,
 ) -> Arrays:  # fmt: skip
-    """N canvases per row from all that its documents offer; where they offer fewer, some are repeated.
+    """N canvases per row from all that its documents, at least one, offer; where they offer fewer, some are repeated.
 
     With `marks` [V], a share of them are answers in which everything but a hole is given.
     """
     segment, start = _offers(segments, shape[2])
-    if len(segment) == 0:
-        return _empty_canvases(shape)
-    chosen = _deal(segments.row[segment], shape, rng)  # [R,N], -1 where a row offers nothing
-    empty = chosen < 0
-    picked = np.where(empty, 0, chosen)
-    owner = np.where(empty, -1, segment[picked])
-    end = _hole_end(segments, owner, start[picked], shape[2])
+    chosen = _deal(segments.row[segment], shape, rng)  # [R,N]
+    owner, start = segment[chosen], start[chosen]
+    end = _hole_end(segments, owner, start, shape[2])
     is_hole = np.zeros(shape[:2], bool)
     if marks is not None and settings.infill:
-        is_hole = (rng.random(shape[:2]) < settings.infill) & ~empty
+        is_hole = rng.random(shape[:2]) < settings.infill
     # If only a smaller hole is not given, spare room would be given text.
     layout = Layout.draw(end, (segments.suffix[owner] > 0) & ~is_hole, shape[2], settings, rng)
-    target, filled = _cut(tokens, segments, owner, start[picked], layout, fillers)
-    region = ~empty[..., None] & (np.arange(shape[2]) < layout.end[..., None])
+    target, filled = _cut(tokens, segments, owner, start, layout, fillers)
+    region = np.arange(shape[2]) < layout.end[..., None]
     if marks is not None and settings.infill:
         given = filled | ~region  # also the text after a hole that the document itself has
         hole = answer_holes(target, given, marks, piece_share=settings.line_holes, rng=rng, longest=_LONGEST_SPAN)
@@ -60,8 +56,8 @@ def chat_canvases(
         region &= hole | ~is_hole[..., None]
     return {
         "canvas_target": target,
-        "canvas_document": np.where(empty, -2, segments.number[owner]).astype(np.int32),
-        "canvas_start": np.where(empty, 0, start[picked]).astype(np.int32),
+        "canvas_document": segments.number[owner].astype(np.int32),
+        "canvas_start": start.astype(np.int32),
         "noise_region": region,
         "canvas_weight": _weights(region, is_hole, filled, settings),
         "full_noise": _full_noise(is_hole, settings),
@@ -232,14 +228,11 @@ def _offers(segments: Segments, canvas: int) -> tuple[Ints, Ints]:
 
 
 def _deal(row: Ints, shape: Shape, rng: np.random.Generator) -> Ints:
-    """For every row N of its offers (given by their rows, sorted, at least one) in random order, repeating them if too
-    few; -1 where a row has none.
-    """
+    """For every row N of its offers (given by their rows, sorted) in random order, repeating them if too few."""
     order = np.lexsort((rng.random(len(row)), row))
     first = np.searchsorted(row, np.arange(shape[0]))
     count = np.bincount(row, minlength=shape[0])
-    pick = first[:, None] + np.arange(shape[1]) % np.maximum(count, 1)[:, None]
-    return np.where(count[:, None] > 0, order[np.minimum(pick, len(row) - 1)], -1)
+    return order[first[:, None] + np.arange(shape[1]) % count[:, None]]
 
 
 def _cut(
@@ -254,18 +247,6 @@ def _cut(
 
 def _after_first(filled: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Filled positions [...,C] whose left neighbour is filled too."""
-    out = filled.copy()
-    out[..., 1:] &= filled[..., :-1]
-    out[..., 0] = False
+    out = np.zeros_like(filled)
+    out[..., 1:] = filled[..., 1:] & filled[..., :-1]
     return out
-
-
-def _empty_canvases(shape: Shape) -> Arrays:
-    return {
-        "canvas_target": np.zeros(shape, np.int32),
-        "canvas_document": np.full(shape[:2], -2, np.int32),
-        "canvas_start": np.zeros(shape[:2], np.int32),
-        "noise_region": np.zeros(shape, bool),
-        "canvas_weight": np.zeros(shape, np.float32),
-        "full_noise": np.zeros(shape[:2], np.float32),
-    }
