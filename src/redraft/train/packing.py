@@ -152,12 +152,11 @@ class Packer:
         return out
 
     def rows_of(self, index: int) -> list[tuple[int, int]]:
-        """For each source (how many rows came in earlier batches, how many come in batch `index`)."""
+        """For each source (about how many rows came in earlier batches, how many come in batch `index`)."""
         before = self._edges * (self.data.rows * index)
         # One shared random-looking phase per batch distributes the fractions of rows fairly.
         phase = (0.5 + index * 0.754_877_666_246_692_7) % 1.0
         edges = np.floor(self._edges * self.data.rows + phase).astype(int)
-        edges[0], edges[-1] = 0, self.data.rows
         return list(zip(np.diff(before).astype(int).tolist(), np.diff(edges).tolist(), strict=True))
 
     def _source_rows(self, number: int, first: int, rows: int, rng: np.random.Generator, part: Part) -> Arrays:
