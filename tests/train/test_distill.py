@@ -82,6 +82,13 @@ def test_an_answer_to_plain_text_ends_as_text(llm: redraft.LLM, tmp_path: Path) 
     assert json.loads(out.read_text())["answer_ids"] == [40, llm.tokenizer.eos_id]
 
 
+def test_an_answer_that_says_more_behind_a_call_ends_its_turn(llm: redraft.LLM, tmp_path: Path) -> None:
+    text = "<|tool_call>call:f{}<tool_call|> Done."
+    fake, out = Fake(llm.tokenizer, [Answer(text, (45, 46), "stop", Stats((3,)))]), tmp_path / "own.jsonl"
+    collect(fake, [[2, llm.tokenizer.special_id("<|turn>"), 50]], out, steps=8)  # type: ignore[arg-type]
+    assert json.loads(out.read_text())["answer_ids"] == [45, 46, llm.tokenizer.turn_end_id]
+
+
 def test_nothing_to_learn_makes_no_file(llm: redraft.LLM, tmp_path: Path) -> None:
     fake = Fake(llm.tokenizer, [Answer("cut off", (42,), "length", Stats((3,)))])
     with pytest.raises(TrainingError, match=r"None of 1 answers settled within 8 steps"):

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 import redraft
 from redraft.cli.main import main
+from redraft.config import FULL, SLIDING
 from redraft.errors import CheckpointError, SettingError
 from redraft.model import Transformer
 from redraft.model.adapters import Adapter, load_adapter, merge, save_adapter, with_adapter
@@ -77,6 +78,7 @@ def test_only_the_named_modules_are_trained(config) -> None:
     for target in ("mlp", "experts"):
         with pytest.raises(SettingError, match=r"lora\.rank is 100000; no targeted weight has a rank above"):
             adapt(plain(config), LoraSettings(rank=100_000, targets=(target,)), 0)
+    adapt(plain(config), LoraSettings(rank=20, targets=("attention",)), 0)  # only keys and values have less, 16
     with pytest.raises(SettingError, match=r"lora\.dropout has no effect on experts"):
         adapt(plain(config), LoraSettings(rank=2, dropout=0.1, targets=("experts",)), 0)
 
@@ -184,6 +186,20 @@ def test_factors_begin_as_peft_draws_them() -> None:
     torch.nn.init.kaiming_uniform_(expected, a=math.sqrt(5), generator=torch.Generator().manual_seed(2))
     torch.testing.assert_close(layer.lora_a.detach(), expected)
     assert not layer.lora_b.any()
+
+
+def test_factors_are_drawn_one_after_the_other_in_the_models_order(config) -> None:
+    """Eleven layers: by its name, the eleventh would be the third."""
+    model = Transformer(dataclasses.replace(config, layer_types=(SLIDING,) * 10 + (FULL,)))
+    ends = ("attention.q_proj", "experts")
+    names = adapt(model, LoraSettings(rank=2, targets=tuple(f"layers.*.{end}" for end in ends)), 5)
+    assert names == [f"layers.{number}.{end}" for number in range(11) for end in ends]
+    generator = torch.Generator().manual_seed(5)
+    for name, factor in model.named_parameters():
+        if factor.requires_grad and name.endswith("_a"):
+            bound = factor.shape[-1] ** -0.5
+            expected = torch.empty(factor.shape).uniform_(-bound, bound, generator=generator)
+            torch.testing.assert_close(factor.detach(), expected)
 
 
 def test_recomputed_layers_drop_the_same_inputs(config, batch: Batch) -> None:

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from redraft.model import Transformer
 from redraft.train.experts import balance_loss, choose
@@ -80,6 +81,24 @@ def test_a_gradient_reaches_the_embeddings_that_are_averaged_and_no_others(model
     got, none = torch.autograd.grad((soft * slope).sum(), (table, hidden), allow_unused=True)
     assert none is None
     torch.testing.assert_close((got,), wanted)
+
+
+def test_logits_of_more_than_a_chunk_never_exist_at_once() -> None:
+    class Watched(TorchDispatchMode):
+        most = 0
+
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+            out = function(*args, **(kwargs or {}))
+            if isinstance(out, torch.Tensor) and out.shape[-1:] == (50,):
+                self.most = max(self.most, out.numel() // 50)
+            return out
+
+    hidden, embedding = torch.randn(13, 3, requires_grad=True), torch.randn(50, 3, requires_grad=True)
+    with Watched() as watched:
+        soft, _, _ = soft_embeddings(hidden, embedding, torch.ones(13), 30.0, chunk=4)
+        total, _, _ = linear_cross_entropy(hidden, embedding, torch.arange(13), torch.ones(13), 30.0, chunk=4)
+        (soft.sum() + total).backward()
+    assert watched.most == 4
 
 
 def test_training_choice_equals_the_routers(model: Transformer) -> None:

@@ -12,7 +12,8 @@ from redraft.diffusion.corruption import Corruption, corrupt, generator_for, noi
 from redraft.model import Transformer
 from redraft.model.initialise import initialise
 from redraft.train.batch import Batch
-from redraft.train.masks import Visibility, block_counts, block_mask
+from redraft.train.experts import balance_loss
+from redraft.train.masks import NO_CANVAS, Visibility, block_counts, block_mask
 from redraft.train.packing import Packer
 from redraft.train.recipe import ObjectiveSettings, Recipe, SourceSettings
 from redraft.train.two_stream import Outcome, TwoStream, noise_of
@@ -119,6 +120,27 @@ def test_padding_and_empty_canvases_leave_the_balance_alone(model: Transformer, 
     torch.testing.assert_close(losses(stream, padded, filled).balance, losses(stream, batch, noise).balance)
 
 
+def test_the_balance_is_the_mean_of_all_layers_in_both_streams(
+    model: Transformer, batch: Batch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts: list[Tensor] = []
+
+    def recorded(*arguments: Tensor) -> Tensor:
+        parts.append(balance_loss(*arguments))
+        return parts[-1]
+
+    monkeypatch.setattr("redraft.train.layer_pass.balance_loss", recorded)
+    outcome = packed(model, batch, ObjectiveSettings(self_conditioning=0.0, balance_weight=0.7))
+    assert len(parts) == 2 * len(model.layers)
+    mean = torch.stack(parts).mean()
+    torch.testing.assert_close(outcome.balance, mean.detach())
+    torch.testing.assert_close(outcome.loss.detach(), outcome.decoder + outcome.encoder + 0.7 * outcome.balance)
+    routers = [parameter for name, parameter in model.named_parameters() if name.endswith("router.proj.weight")]
+    without = packed(model, batch, ObjectiveSettings(self_conditioning=0.0, balance_weight=0.0)).loss
+    found = torch.autograd.grad(outcome.loss - without, routers, retain_graph=True)
+    torch.testing.assert_close(found, torch.autograd.grad(0.7 * mean, routers), atol=1e-6, rtol=1e-4)
+
+
 @torch.no_grad()  # attention over block masks has no backward pass on CPUs
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile:UserWarning")
 def test_block_sparse_attention_equals_the_dense_twin(model: Transformer, batch: Batch) -> None:
@@ -128,11 +150,14 @@ def test_block_sparse_attention_equals_the_dense_twin(model: Transformer, batch:
     torch.testing.assert_close(dense.loss, sparse.loss, atol=1e-5, rtol=1e-5)
 
 
-def test_block_tables_mark_every_tile_as_the_dense_mask_does() -> None:
+@pytest.mark.parametrize("encoding", [False, True])
+def test_block_tables_mark_every_tile_as_the_dense_mask_does(encoding: bool) -> None:
+    """Queries of the clean stream, which has no canvases, have the key of none as their own."""
     rng = torch.Generator().manual_seed(0)
     low = torch.randint(0, 100, (2, 290), generator=rng, dtype=torch.int32)
     code = torch.arange(520, dtype=torch.int32).repeat(2, 1)
-    seen = Visibility(low=low, high=low + 300, own=code[:, :290] + 230, code=code, clean=520, canvas=1)
+    own = torch.full_like(low, NO_CANVAS) if encoding else code[:, :290] + 230
+    seen = Visibility(low=low, high=low + 300, own=own, code=code, clean=520, canvas=1)
     dense = F.pad(seen.dense(), (0, 120, 0, 94)).view(2, 3, 128, 5, 128)
     mask = block_mask(seen, block_counts(seen.low, seen.high, seen.own, seen.code))
     for b, q in ((b, q) for b in range(2) for q in range(3)):
@@ -257,6 +282,21 @@ def test_a_smaller_bound_keeps_fewer_tokens_and_renoises_the_rest(model: Transfo
     assert same[0] < same[1] < same[2]
 
 
+def test_given_tokens_take_nothing_of_the_bound(model: Transformer, batch: Batch) -> None:
+    """The hole in row 1 has two tokens and six given ones; the bound has room for the surer of the two and no more."""
+    noise, slot = noisy(batch, model.config.vocab_size), 2
+    with torch.no_grad():
+        past, region = clean_of(batch, 1, 0)[: int(batch.canvas_start[1, slot])], batch.noise_region[1, slot]
+        cache = model.new_cache(1, len(past))
+        model.encode(past[None], cache)
+        logits = model.logits(model.denoise(noise.tokens[1, slot][None], cache))[0]
+        bound = float(torch.distributions.Categorical(logits=logits).entropy()[region].min()) * 1.001
+        objective = ObjectiveSettings(self_conditioning=1.0, rollout_bound=(bound, bound))
+        tokens = losses(TwoStream(model, objective, compiled=False), rolled_out(batch, 0.0, 1.0), noise).noise.tokens
+    assert region.sum() == 2
+    assert torch.equal(tokens[1, slot][region], logits.argmax(-1)[region])
+
+
 def test_padding_and_later_tokens_never_matter(model: Transformer, batch: Batch) -> None:
     tokens = batch.tokens.clone()
     tokens[0, 20:] = 0  # padding
@@ -277,6 +317,9 @@ def test_encoder_share_draws_only_weighted_positions(model: Transformer, batch: 
     assert float(half.encoder) != float(whole.encoder)
     assert float(off.encoder) == 0.0
     assert torch.equal(off.token_loss, whole.token_loss)
+    weight = batch.encoder_weight
+    all_of_them = packed(model, batch, ObjectiveSettings(encoder_share=int((weight > 0).sum()) / weight.numel()))
+    torch.testing.assert_close(all_of_them.encoder, whole.encoder)
 
 
 def weighted(outcome: Outcome, weight: Tensor) -> Tensor:

@@ -24,7 +24,8 @@ from redraft.train.parted_attention import parted_attention
 
 STRIDE = 1 << 16
 CANVAS = 1 << 30
-_NONE = -(1 << 30)
+NO_CANVAS = -(1 << 30)
+"""The `own` of a query without a canvas; no key has this code."""
 BLOCK = 128
 
 
@@ -62,7 +63,7 @@ def encode_visibility(batch: Batch, window: int | None) -> Visibility:
     return Visibility(
         low=base + _window_start(position, window),
         high=base + position + 1,
-        own=torch.full_like(base, _NONE),
+        own=torch.full_like(base, NO_CANVAS),
         code=base + position,
         clean=position.shape[1],
         canvas=position.shape[1],
@@ -95,7 +96,7 @@ def block_counts(low: Tensor, high: Tensor, own: Tensor, code: Tensor) -> Tensor
     """How many pairs of each BLOCK x BLOCK tile are visible, int32 [B,Q/BLOCK,S/BLOCK]; ragged ends count as unseen."""
     q_pad, s_pad = -low.shape[1] % BLOCK, -code.shape[1] % BLOCK
     low, high = F.pad(low, (0, q_pad)), F.pad(high, (0, q_pad))
-    own, code = F.pad(own, (0, q_pad), value=_NONE), F.pad(code, (0, s_pad), value=_NONE + 1)
+    own, code = F.pad(own, (0, q_pad), value=NO_CANVAS), F.pad(code, (0, s_pad), value=NO_CANVAS + 1)
     low, high, own = (x.unflatten(1, (-1, BLOCK))[:, :, None, :, None] for x in (low, high, own))
     code = code.unflatten(1, (-1, BLOCK))[:, None, :, None]  # [B,1,S/BLOCK,1,BLOCK]
     return _visible(low, high, own, code).sum((3, 4), dtype=torch.int32)
