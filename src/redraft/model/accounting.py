@@ -10,8 +10,8 @@ from redraft.config import FULL, SLIDING, LayerType, ModelConfig
 from redraft.model.vision import VisionConfig
 
 BYTES_PER_PARAMETER = {"bf16": 2, "fp32": 4}
-FORMATS = {"fp8": {"dense": "fp8", "experts": "fp8"}, "int4": {"dense": "fp8", "experts": "int4"},
-           "nvfp4": {"experts": "nvfp4"}}  # fmt: skip
+QUANTIZED = {"fp8": {"dense": "fp8", "experts": "fp8"}, "int4": {"dense": "fp8", "experts": "int4"},
+             "nvfp4": {"experts": "nvfp4"}}  # fmt: skip
 """The number format of dense matrices and of experts in each quantized format; the rest is bf16.
 
 `nvfp4` is NVIDIA's checkpoint; `redraft quantize` writes the others.
@@ -39,10 +39,10 @@ class Part:
         return self.active_each * self.count
 
     def bytes_in(self, format: str) -> int:
-        """Bytes of all pieces in bf16, fp32 or one of `FORMATS`, scales included."""
+        """Bytes of all pieces in bf16, fp32 or one of `QUANTIZED`, scales included."""
         if format in BYTES_PER_PARAMETER:
             return self.total * BYTES_PER_PARAMETER[format]
-        return self.bytes_as(FORMATS[format])
+        return self.bytes_as(QUANTIZED[format])
 
     def bytes_as(self, formats: Mapping[str, str]) -> int:
         """Bytes of all pieces with matrices in these number formats, by kind; the rest is bf16."""

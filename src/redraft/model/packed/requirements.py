@@ -172,7 +172,7 @@ def resulting_format(stored: Mapping[str, str], asked: str | None) -> str:
 
 def _weight_bytes(config: ModelConfig, format: str | None, gpus: int) -> int:
     """Bytes that the text model's weights take on the first of some GPUs that share its layers; None is bf16."""
-    formats = accounting.FORMATS[format] if format else {}
+    formats = accounting.QUANTIZED[format] if format else {}
     parts = [(part.bytes_as(formats), gpus if part.name in SHARDED else 1) for part in accounting.text_parts(config)]
     return sum(-(-size // among) for size, among in parts)
 
