@@ -10,10 +10,10 @@ from redraft.config import FULL, SLIDING, ModelConfig
 from redraft.model import Transformer
 from redraft.model.initialise import initialise
 from redraft.train import recipe as tables
+from redraft.train.bench import random_batch
 from redraft.train.lora import adapt
 from redraft.train.optimizer import Masters
 from redraft.train.passes import CapturedPass, EagerPass, pass_for
-from redraft.train.probe import random_batch
 from redraft.train.recipe import LoraSettings, Recipe
 from redraft.train.two_stream import TwoStream
 

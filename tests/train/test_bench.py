@@ -1,4 +1,4 @@
-"""`redraft bench train`, the arithmetic behind its percentages, and the probe of a recipe's step."""
+"""`redraft bench train`, the arithmetic behind its percentages, and the profile of a recipe's step."""
 
 import dataclasses
 import json
@@ -13,7 +13,7 @@ from redraft.cli.main import main
 from redraft.errors import SettingError
 from redraft.model import Transformer
 from redraft.model.presets import preset
-from redraft.train import probe
+from redraft.train import profile
 from redraft.train.bench import BenchSettings, measure
 from redraft.train.flops import active_parameters, share_of_peak, step_flops
 from redraft.train.recipe import LoraSettings, ObjectiveSettings, Recipe
@@ -102,8 +102,8 @@ def test_wrong_shapes_are_named() -> None:
         measure(preset("nano"), BenchSettings(quantization="int3"), device="cpu")
 
 
-def test_the_probe_times_the_parts_of_a_recipes_step(capsys: pytest.CaptureFixture[str]) -> None:
-    probe.main([str(NANO), "--rows", "1", "--steps", "1", "--data"])
+def test_the_profile_times_the_parts_of_a_recipes_step(capsys: pytest.CaptureFixture[str]) -> None:
+    profile.main([str(NANO), "--rows", "1", "--steps", "1", "--data"])
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert result["rows"] == 1
     assert result["loss"] > 0
@@ -117,10 +117,10 @@ def test_the_probe_times_the_parts_of_a_recipes_step(capsys: pytest.CaptureFixtu
     ([str(NANO), "--rows", "0"], "data.rows is 0; it must be at least 1."),
     ([str(NANO), "--steps", "0"], "--steps is 0; it must be at least 1."),
 ])  # fmt: skip
-def test_the_probe_refuses_in_a_sentence(
+def test_the_profile_refuses_in_a_sentence(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as left:
-        probe.main(arguments)
+        profile.main(arguments)
     assert left.value.code == 2
     assert capsys.readouterr().err.endswith(f"error: {message}\n")

@@ -13,7 +13,7 @@ optimizer, sharding, distributed          fp32 weights and their updates, in one
 trainer, limits, history                  the loop, what ends it, and its record of past steps
 meters, flops, progress, curve            what a run reports
 checkpoint, resuming, export              what it leaves behind
-check, bench, probe, distill              a look at the data, two at the speed; own answers as data
+check, bench, profile, distill            a look at the data, two at the speed; own answers as data
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""How fast a model of a given shape trains on this machine, with random weights and random data."""
+"""How fast a model of a given shape trains on this machine, with random weights and random data: `redraft bench train`.
+
+Where the time of a recipe's own step goes is for `profile.py`.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,20 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from redraft.config import ModelConfig
 from redraft.errors import SettingError
 from redraft.model import Transformer
+from redraft.train.batch import Batch
 from redraft.train.distributed import World
 from redraft.train.flops import active_parameters, share_of_peak, step_flops
 from redraft.train.lora import adapt
 from redraft.train.optimizer import Masters
+from redraft.train.packing import Arrays
 from redraft.train.passes import WARM_UP, Pass, pass_for
-from redraft.train.probe import random_batch, wait
 from redraft.train.quantized import quantize_in_place
 from redraft.train.recipe import (
     DataSettings,
@@ -117,6 +122,30 @@ def _random_model(config: ModelConfig, device: torch.device, dtype: torch.dtype)
     return model
 
 
+def random_batch(recipe: Recipe, seed: int) -> Batch:
+    """Random tokens in four equal documents per row, and canvases that begin at random places in them."""
+    rng, data, model = np.random.default_rng(seed), recipe.data, recipe.model
+    rows, length, shape = data.rows, data.tokens, (data.rows, data.canvases, model.canvas_length)
+    part = max(2, length // 4)
+    column = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
+    arrays: Arrays = {
+        "tokens": rng.integers(0, model.vocab_size, (rows, length), dtype=np.int32),
+        "document": column // part,
+        "position": column % part,
+        "encoder_weight": (column % part < part - 1).astype(np.float32),
+        "canvas_target": rng.integers(0, model.vocab_size, shape, dtype=np.int32),
+        "canvas_document": rng.integers(0, 4, shape[:2], dtype=np.int32),
+        "canvas_start": rng.integers(1, part, shape[:2], dtype=np.int32),
+        "noise_region": np.ones(shape, bool),
+        "canvas_weight": np.ones(shape, np.float32),
+        "full_noise": np.zeros(shape[:2], np.float32),
+        "source": np.zeros(rows, np.int64),
+    }
+    if data.rolls_out:
+        arrays["rollout"] = np.full(rows, max(source.rollout for source in data.sources), np.float32)
+    return Batch.from_arrays(arrays)
+
+
 def _timed(
     batch_pass: Pass, masters: Masters, recipe: Recipe, steps: int, device: torch.device, world: World
 ) -> tuple[float, list[float]]:
@@ -140,6 +169,12 @@ def _timed(
     losses = [step(number) for number in range(first, first + steps)]
     values = [float(loss) for loss in losses]  # waits for the device
     return (time.perf_counter() - started) / steps, values
+
+
+def wait(device: torch.device) -> None:
+    """Until the device has done its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
 
 
 def _record(

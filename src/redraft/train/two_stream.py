@@ -103,7 +103,7 @@ class TwoStream(nn.Module):
         Otherwise self-conditioning gets no gradients from a batch without a conditioned row.
         """
         self.mark: Callable[[str], None] = _no_mark
-        """Called with a part's name when its work has been queued; the speed probe records events here."""
+        """Called with a part's name when its work has been queued; `profile.py` records events here."""
 
     def forward(self, batch: Batch, seed: int, step: int) -> Outcome:
         """The losses of `batch` with the noise of (seed, step)."""

@@ -1,7 +1,8 @@
-"""A speed probe: how many clean tokens a recipe's model trains per second on this device, and where the time goes.
+"""Where the time of a recipe's step goes on this device, and how many clean tokens it trains on per second.
 
-`python -m redraft.train.probe recipes/tiny.toml [--rows 96] [--steps 20] [--data]` uses random batches of the recipe's
-shape, or with `--data` the recipe's own sources and workers. The last line is JSON.
+`python -m redraft.train.profile recipes/tiny.toml [--rows 96] [--steps 20] [--data]` uses random batches of the
+recipe's shape, or with `--data` the recipe's own sources and workers. The last line is JSON. How fast a model of some
+shape trains at all is for `redraft bench train` (`bench.py`).
 """
 
 from __future__ import annotations
@@ -15,42 +16,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from itertools import islice
 
-import numpy as np
 import torch
 
 from redraft.errors import InputError
 from redraft.train.batch import Batch
+from redraft.train.bench import random_batch, wait
 from redraft.train.loader import Loader
-from redraft.train.packing import Arrays
 from redraft.train.passes import EagerPass
 from redraft.train.recipe import Recipe, SourceSettings, read_recipe
 from redraft.train.trainer import Trainer
 
 _RECENT = 5
-
-
-def random_batch(recipe: Recipe, seed: int) -> Batch:
-    """Random tokens in four equal documents per row, and canvases that begin at random places in them."""
-    rng, data, model = np.random.default_rng(seed), recipe.data, recipe.model
-    rows, length, shape = data.rows, data.tokens, (data.rows, data.canvases, model.canvas_length)
-    part = max(2, length // 4)
-    column = np.tile(np.arange(length, dtype=np.int32), (rows, 1))
-    arrays: Arrays = {
-        "tokens": rng.integers(0, model.vocab_size, (rows, length), dtype=np.int32),
-        "document": column // part,
-        "position": column % part,
-        "encoder_weight": (column % part < part - 1).astype(np.float32),
-        "canvas_target": rng.integers(0, model.vocab_size, shape, dtype=np.int32),
-        "canvas_document": rng.integers(0, 4, shape[:2], dtype=np.int32),
-        "canvas_start": rng.integers(1, part, shape[:2], dtype=np.int32),
-        "noise_region": np.ones(shape, bool),
-        "canvas_weight": np.ones(shape, np.float32),
-        "full_noise": np.zeros(shape[:2], np.float32),
-        "source": np.zeros(rows, np.int64),
-    }
-    if data.rolls_out:
-        arrays["rollout"] = np.full(rows, max(source.rollout for source in data.sources), np.float32)
-    return Batch.from_arrays(arrays)
 
 
 class PartTimer:
@@ -104,7 +80,7 @@ def timed_step(trainer: Trainer, batch: Batch, timer: PartTimer) -> None:
     trainer.step += 1
 
 
-def probe(recipe: Recipe, steps: int, *, from_data: bool) -> dict[str, object]:
+def profile(recipe: Recipe, steps: int, *, from_data: bool) -> dict[str, object]:
     """Warm up, time `steps` plain steps, then a few with marks between the parts."""
     with ExitStack() as stack:
         trainer = Trainer(recipe if from_data else _without_sources(recipe))
@@ -167,15 +143,9 @@ def _random_batches(recipe: Recipe) -> Iterator[Batch]:
         yield from kept
 
 
-def wait(device: torch.device) -> None:
-    """Until the device has done its work."""
-    if device.type == "cuda":
-        torch.cuda.synchronize()
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Parse the command line, probe, print the parts and a JSON line. Wrong input is a sentence and exit code 2."""
-    parser = argparse.ArgumentParser(prog="python -m redraft.train.probe", description=__doc__)
+    """Parse the command line, profile, print the parts and a JSON line. Wrong input is a sentence and exit code 2."""
+    parser = argparse.ArgumentParser(prog="python -m redraft.train.profile", description=__doc__)
     parser.add_argument("recipe")
     parser.add_argument("--rows", type=int)
     parser.add_argument("--steps", type=int, default=20)
@@ -185,7 +155,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.steps < 1:
         parser.error(f"--steps is {options.steps}; it must be at least 1.")
     try:
-        result = probe(_recipe(options), options.steps, from_data=options.data)
+        result = profile(_recipe(options), options.steps, from_data=options.data)
     except InputError as error:
         parser.error(str(error))
     parts = result["parts_ms"]
