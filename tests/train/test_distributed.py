@@ -298,13 +298,20 @@ def test_a_checkpoint_that_cannot_be_written_ends_every_process_with_a_sentence(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limits of file sizes")
-def test_a_model_that_cannot_be_written_ends_every_process_with_a_sentence(tmp_path: Path) -> None:
-    model = tmp_path / "run" / "model"
-    (model / "config.json").mkdir(parents=True)  # in the place of a file
+@pytest.mark.parametrize(
+    ("what", "folder", "file", "steps"),
+    [("The model", "run/model", "run/model/config.json", 2), ("The log of", "run", "run/log.csv", None)],
+)
+def test_what_cannot_be_written_ends_every_process_with_a_sentence(
+    tmp_path: Path, what: str, folder: str, file: str, steps: int | None
+) -> None:
+    """A folder is in the place of a file; the log is opened before the first of two steps."""
+    (tmp_path / file).mkdir(parents=True)
     said = launch_in_vain(tmp_path, write_recipe(tmp_path, "run", 1, steps=2))
-    begun = f"error: The model {str(model)!r} could not be written: "
+    begun = f"error: {what} {str(tmp_path / folder)!r} could not be written: "
     assert said == [f"{begun}Is a directory.", f"{begun}another process failed."]
-    assert load_checkpoint(tmp_path / "run")["step"] == 2
+    saved = tmp_path / "run" / "checkpoint.pt"
+    assert (load_checkpoint(saved.parent)["step"] if saved.exists() else None) == steps
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limits of file sizes")

@@ -9,10 +9,11 @@ from unittest.mock import patch
 import pytest
 from runs import changed, run
 
+from redraft.errors import SettingError
 from redraft.train.distributed import World
 from redraft.train.progress import CsvLog, Reporter, RunLog, draw_losses, read_log
 from redraft.train.recipe import Recipe
-from redraft.train.trainer import train
+from redraft.train.trainer import Trainer, train
 
 
 @pytest.mark.parametrize("buckets", [{}, {"loss_t0.0": 0.5, "loss_t0.9": 3.0}])
@@ -101,6 +102,12 @@ def test_a_run_that_is_finished_says_so_when_it_is_resumed(recipe: Recipe, capsy
     train(recipe, resume=True, device="cpu")
     shown = capsys.readouterr().err.splitlines()
     assert shown[0] == "The run is already finished, at step 1; its files are written again."
+
+
+def test_a_missing_tensorboard_is_named_before_anything_is_loaded(recipe: Recipe) -> None:
+    missing = patch.dict(sys.modules, {"tensorboard": None})
+    with missing, pytest.raises(SettingError, match=r"run\.tensorboard needs TensorBoard: pip install tensorboard\."):
+        Trainer(changed(recipe, tensorboard=True), device="cpu", quiet=True)
 
 
 def test_tensorboard_gets_every_number(recipe: Recipe) -> None:

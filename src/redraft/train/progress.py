@@ -6,6 +6,7 @@ import csv
 import math
 import time
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -97,6 +98,12 @@ class CsvLog:
             csv.DictWriter(file, self._columns).writerow(dict(row))
 
 
+def check_tensorboard() -> None:
+    """Raise `SettingError` if TensorBoard is not installed."""
+    if find_spec("tensorboard") is None:
+        raise SettingError("run.tensorboard needs TensorBoard: pip install tensorboard.")
+
+
 class Board:
     """Writes every logged number to TensorBoard's format, into a folder of the run.
 
@@ -105,12 +112,9 @@ class Board:
     """
 
     def __init__(self, folder: Path, done: int) -> None:
-        """Raises `SettingError` if TensorBoard is not installed."""
-        try:
-            from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
-            from tensorboard.summary.writer.record_writer import RecordWriter
-        except ImportError:
-            raise SettingError("run.tensorboard needs TensorBoard: pip install tensorboard.") from None
+        from tensorboard.compat.proto.event_pb2 import Event  # pyright: ignore[reportAttributeAccessIssue]
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
         self._event, self._records = Event, RecordWriter
         folder.mkdir(exist_ok=True)
         self._file = folder / f"events.out.tfevents.{time.time():017.6f}"  # they are read in the order of their names
@@ -132,10 +136,7 @@ class RunLog:
     """A run's log: one row per report, in CSV and, if the recipe asks for it, for TensorBoard. One process writes."""
 
     def __init__(self, run: RunSettings, names: Sequence[str], done: int, world: World) -> None:
-        """`names` are those of all losses; anything logged after step `done` is dropped.
-
-        Raises `SettingError` if TensorBoard is requested but not installed.
-        """
+        """`names` are those of all losses; anything logged after step `done` is dropped."""
         self._logs: list[CsvLog | Board] = []
         if not world.is_main:
             return

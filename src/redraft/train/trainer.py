@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -31,7 +32,7 @@ from redraft.train.meters import Meters
 from redraft.train.optimizer import Masters, learning_rate
 from redraft.train.packing import Packer
 from redraft.train.passes import Pass, pass_for
-from redraft.train.progress import LOG, PICTURE, Reporter, RunLog, draw_losses
+from redraft.train.progress import LOG, PICTURE, Reporter, RunLog, check_tensorboard, draw_losses
 from redraft.train.recipe import Recipe
 from redraft.train.resuming import RunCheckpoint
 from redraft.train.sharding import ShardedWeights, TrainedWeights
@@ -74,8 +75,8 @@ class Trainer:
     def __init__(self, recipe: Recipe, *, device: str = "auto", quiet: bool = False) -> None:
         """Opens the recipe's data.
 
-        Raises `SettingError` for wrong data or a missing device, and `CheckpointError` if the model under an adapter
-        cannot be read.
+        Raises `SettingError` for wrong data, a missing device or TensorBoard, and `CheckpointError` if the model under
+        an adapter cannot be read.
         """
         self.recipe, self.run_settings = recipe, recipe.run
         self.world = World.from_environment()
@@ -83,6 +84,8 @@ class Trainer:
             raise SettingError(
                 "run.curve_every cannot be combined with several processes; use `redraft eval curve` afterwards."
             )
+        if recipe.run.tensorboard:
+            check_tensorboard()
         self.limits = RunLimits(recipe.run, self.world)
         self.device = self.world.device(device)
         self.quiet = quiet or not self.world.is_main
@@ -172,7 +175,8 @@ class Trainer:
                 if state:
                     self._restore(state)
                     state = {}  # as large as the weights and their optimizer together
-                self.log = RunLog(self.run_settings, self.meters.names(), self.step, self.world)
+                with self._writing_log():
+                    self.log = RunLog(self.run_settings, self.meters.names(), self.step, self.world)
                 with Reporter(self.total_steps, self.step, quiet=self.quiet) as self.reporter:
                     if changed:
                         self.reporter.say(f"Different from when the checkpoint was written: {', '.join(changed)}.")
@@ -265,10 +269,13 @@ class Trainer:
         with self.pace.aside("report", settings.log_every):
             losses, speed = self.meters.report(self.world), self._tokens_per_step / seconds
             rate = learning_rate(self.masters.settings, self.step - 1)
-            with self.world.writing(f"The log of {str(self.folder)!r}"):
+            with self._writing_log():
                 self.log.add(self.step, tokens_per_second=speed, learning_rate=rate, losses=losses, heldout=heldout)
             share = share_of_peak(self.recipe, seconds, self.device)
             self.reporter.update(self.step, losses, speed, steps=self.total_steps, peak=share)
+
+    def _writing_log(self) -> AbstractContextManager[None]:
+        return self.world.writing(f"The log of {str(self.folder)!r}")
 
     @property
     def _tokens_per_step(self) -> int:
