@@ -74,6 +74,8 @@ def test_a_hole_with_anchors_holds_what_they_allow() -> None:
     ("{a:str<3}{b:str<3}", "abcd", {"a": "ab", "b": "cd"}), ("{a:int<10}{b:int}", "512", {"a": 5, "b": 12}),
     (r"{a:/\{[a-z]+/}{b:/[}/]{2}x?/}", "{ab}/x", {"a": "{ab", "b": "}/x"}), ("{a:/[]}]a/}", "}a", {"a": "}a"}),
     ("{a:/x|/y} {b:/z/}", "/y z", {"a": "/y", "b": "z"}),
+    ("{a:/^[a-z]+$/}{b:text}", "abc", {"a": "ab", "b": "c"}), ("{a:/^[a-z]+?/}{b:str}", "abc", {"a": "a", "b": "bc"}),
+    ("{a:/(?!no)(x|[a-z]+)/}{b:text}", "abc", {"a": "ab", "b": "c"}), ("{a:/(b|^.)*/}{b}", "ab", {"a": "a", "b": "b"}),
     ("{t} {d:date}", "on or by 2026-01-31", {"t": "on or by", "d": "2026-01-31"}),
     ("{a:text<=40}{b:text<=40}", "é" * 80, {"a": "é" * 40, "b": "é" * 40}), ("{x:int}", "007", {"x": 7}),
 ])  # fmt: skip

@@ -170,10 +170,15 @@ class Graph(_Part):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Machine(_Part):
-    """The language of an automaton over code points, with every character written as `escape` says."""
+    """The language of an automaton over code points, with every character written as `escape` says.
+
+    `source` is what a regular expression with conditions says apart from them: it reads these texts and others. Where a
+    text can be split in several ways, it says which are preferred.
+    """
 
     dfa: Dfa
     escape: Escape | None
+    source: Expression | None = None
 
     def _count(self) -> int:
         return len(self.dfa.table)

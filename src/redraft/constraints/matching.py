@@ -2,7 +2,7 @@
 
 What may follow depends on where a part ends and not on how it got there. So every (part, start) is examined once, and
 of several ways to the same end only the first counts. This gives the same split as backtracking, in time polynomial in
-the text (packrat parsing, with all ends instead of one).
+the text (packrat parsing, with all ends instead of one). Anchors and look-ahead leave ends out and change no order.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import pairwise
 
 from redraft.constraints.automaton import Budget
-from redraft.constraints.expression import Alt, Chars, Counted, Expression, Literal, Machine, Ranges, Repeat, Seq
+from redraft.constraints.expression import Alt, Chars, Counted, Expression, Literal, Machine, Mark, Ranges, Repeat, Seq
 
 _WORK = "Matching the template"
 _CHECKED_EVERY = 256
@@ -81,8 +81,11 @@ class _Ends:
                 return list(self._repeated(part, start))
             case Counted(ranges, _, most):
                 return self._run(ranges, 0, most, start)  # free text, the shorter the better
-            case Machine(dfa, None):
-                return [start + length for length in dfa.prefixes(map(ord, self._text[start:]))]
+            case Mark():  # an anchor: the automaton of its regular expression knows where it holds
+                return (start,)
+            case Machine(dfa, None, source) if source is not None:
+                allowed = {start + length for length in dfa.prefixes(map(ord, self._text[start:]))}
+                return [end for end in self.of(source, start) if end in allowed]
         raise TypeError(f"{type(part).__name__} cannot stand in plain text.")
 
     def _run(self, ranges: Ranges, least: int, most: int | None, start: int) -> range:

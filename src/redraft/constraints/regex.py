@@ -97,7 +97,7 @@ def parse_regex(
     for ahead, negative in parser.look_aheads:
         begins = compile_anchored(seq(ahead, free), budget, line_feed=anchored or wide != negative)
         found = product(found, begins, budget, subtract=negative)
-    return Machine(found, None)
+    return Machine(found, None, body)
 
 
 def _without_anchors(pattern: str) -> tuple[str, bool, bool]:
