@@ -60,7 +60,9 @@ def test_random_matches_are_valid(name: str) -> None:
     ("duration", ["PT1H30M", "P1Y2M3DT4H", "P1Y", "P3M", "P2W", "P1DT12H", "PT36H", "PT1M30S", "P1Y2M3DT4H5M6S"]),
     ("uri", ["https://a.org/a%20b?q=%C3%A9#%2F", "ftp://user:p%40ss@a--b.org:21/x", "mailto:a@b.org", "a://b?c?/d"]),
     ("uri-reference", ["a%20b", "/a%2Fb?c", "#%41"]), ("hostname", ["a" * 63 + ".b-c.org"]),
-    ("email", ["first.last+tag@mail.example.org", "a" * 64 + "@b.org"]), ("relative-json-pointer", ["0", "10/a"]),
+    ("email", ["first.last+tag@mail.example.org", "a" * 64 + "@b.org"]), ("relative-json-pointer", ["0", "10/a", "1#"]),
+    ("json-pointer", ["", "/", "/paths/~1users~1{id}/get", "/a b/~0/é%\""]),
+    ("ipv6", ["1:2:3:4:5:6:7:8", "2001:db8:85a3::8a2e:370:7334", "2001:db8::", "::", "::1", "1::8", "1:2:3:4:5:6:7::"]),
 ])  # fmt: skip
 def test_common_forms_are_written(name: str, texts: list[str]) -> None:
     assert [text for text in texts if not _automaton(name).matches(map(ord, text))] == []
@@ -72,6 +74,8 @@ def test_common_forms_are_written(name: str, texts: list[str]) -> None:
     ("hostname", ["ab--c", "xn--a", "-a", "a-", "a..b", ""]),
     ("email", [".a@b", "a.@b", "a..b@c", "@b"]),
     ("uri", ["https://a.org/%2", "https://a.org/%GG", "https://a@b@c/", "a b:c"]), ("uri-template", ["a:'"]),
+    ("json-pointer", ["a", "/a~", "/~2"]),
+    ("ipv6", ["1:2:3:4:5:6:7", "1::2::3", "1:2:3:4:5:6:7::8", ":1", "1:", "12345::"]),
 ])  # fmt: skip
 def test_what_is_not_valid_is_not_written(name: str, texts: list[str]) -> None:
     assert [text for text in texts if _automaton(name).matches(map(ord, text))] == []

@@ -49,6 +49,14 @@ _URI = rf"[A-Za-z][A-Za-z0-9+.-]*:(//{_AUTHORITY}{_PATHS}|/?{_PART}+{_PATHS}|/?)
 _REFERENCE = rf"{_URI}|(/{_PART}+{_PATHS}|{_PLAIN_PART}+{_PATHS}|/){_TAIL}|#({_PART}|[/?])*"
 _TEMPLATE = _URI.replace("'", "")  # RFC 6570, 2.1
 
+# RFC 4291, 2.2: eight groups, or fewer around a "::".
+_IPV6 = "|".join([
+    rf"({_HEX4}:){{7}}({_HEX4}|:)", *(rf"({_HEX4}:){{1,{n}}}(:{_HEX4}){{1,{7 - n}}}" for n in range(1, 7)),
+    rf"({_HEX4}:){{1,6}}:", rf":((:{_HEX4}){{1,7}}|:)",
+])  # fmt: skip
+
+_POINTER = r"(/([^/~]|~[01])*)*"  # RFC 6901
+
 PATTERNS: dict[str, str] = {
     "date": _DATE,
     "time": _TIME,
@@ -61,16 +69,16 @@ PATTERNS: dict[str, str] = {
     "host-name": _HOST,
     "ipv4": rf"({_OCTET}\.){{3}}{_OCTET}",
     "ip-address": rf"({_OCTET}\.){{3}}{_OCTET}",
-    "ipv6": rf"({_HEX4}:){{7}}{_HEX4}|({_HEX4}:){{1,6}}:{_HEX4}|::({_HEX4}(:{_HEX4}){{0,5}})?",
+    "ipv6": _IPV6,
     "uri": _URI,
     "uri-reference": _REFERENCE,
     "iri": _URI,
     "iri-reference": _REFERENCE,
     "uri-template": _TEMPLATE,
     "uuid": rf"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}",
-    "json-pointer": r"(/[A-Za-z0-9_.-]*)*",
+    "json-pointer": _POINTER,
     # The `jsonschema` package allows no digit after a zero, so 10 but not 100.
-    "relative-json-pointer": r"(0|[1-9]{1,3}[0-9]?)(/[A-Za-z0-9_.-]*)*",
+    "relative-json-pointer": rf"(0|[1-9]{{1,3}}[0-9]?)(#|{_POINTER})",
     "regex": r"\^?[A-Za-z0-9_ -]*\$?",
     "color": rf"#{_HEX}{{6}}",
 }
