@@ -76,6 +76,7 @@ def test_drafts_arrive_and_can_be_stopped(page: Any) -> None:
     page.keyboard.press("Escape")
     finished(page)
     assert "stopped after" in page.inner_text(".answer .facts")
+    assert page.inner_text("#where") == "what was committed"
     assert page.inner_text("#send") == "Send"
 
 
@@ -84,12 +85,31 @@ def test_a_server_that_has_gone_is_shown_and_found_again(page: Any) -> None:
     page.fill("#prompt", "Hello!")
     page.press("#prompt", "Enter")
     page.wait_for_selector('#model[data-state="error"]:has-text("no connection")', timeout=WAIT)
+    assert page.inner_text(".trouble") == "The server cannot be reached."
     assert page.input_value("#prompt") == "Hello!"
     page.context.set_offline(False)
     page.wait_for_selector('#model[data-state="ready"]', timeout=WAIT)
     ask(page, "Hello!", 16)
     finished(page)
     assert "tok/s" in page.inner_text(".answer .facts")
+
+
+def test_a_server_that_ends_during_an_answer(browser: Any, folder: Path) -> None:
+    context = browser.new_context()
+    opened = context.new_page()
+    with server_process(folder) as server:
+        opened.goto(server.url)
+        opened.wait_for_selector('#model[data-state="ready"]', timeout=WAIT)
+        opened.fill("#steps", "96")
+        ask(opened, "Hello!")
+        opened.wait_for_selector(".answer .tok", timeout=WAIT)
+        server.process.kill()
+        finished(opened)
+    assert opened.inner_text(".trouble") == "The connection ended before the answer did."
+    assert opened.inner_text("#where") == "what was committed"
+    opened.evaluate("() => { turns[0].text = ''; selected = -1; draw(); }")
+    assert opened.inner_text(".answer .text") == "(nothing was committed)"
+    context.close()
 
 
 def test_a_server_that_cannot_yet_name_its_model_is_asked_again(browser: Any, server: ServerProcess) -> None:
