@@ -13,8 +13,8 @@ import redraft
 from redraft.errors import PromptError
 
 
-def refused(cli: Cli, words: str, *args: object) -> None:
-    outcome = cli(*args)
+def refused(cli: Cli, words: str, *args: object, stdin: bytes = b"") -> None:
+    outcome = cli(*args, stdin=stdin)
     assert outcome.code == 2
     assert outcome.out == ""
     assert outcome.err.startswith("error: ")
@@ -90,6 +90,15 @@ def test_numbers_of_thousands_of_digits(cli: Cli, tmp_path: Path, args: tuple[st
     file.write_text("one line\n")
     words = f"{args[-2]} has a number of 5000 digits, which is too long."
     refused(cli, words, *(arg.replace("{file}", str(file)) for arg in args), "--model", "/no/such/model")
+
+
+@pytest.mark.parametrize("args", [("generate",), ("fill",), ("decide", "--choice", "a")])
+def test_standard_input_that_is_not_text(cli: Cli, args: tuple[str, ...]) -> None:
+    refused(cli, "Standard input is not UTF-8 text: byte 1 cannot be decoded.", *args, "-", stdin=b"a\xff")
+
+
+def test_standard_input_without_a_hole(cli: Cli) -> None:
+    refused(cli, "Standard input has no hole", "fill", "-", stdin=b"a")
 
 
 @pytest.mark.parametrize("command", ["generate", "inspect"])

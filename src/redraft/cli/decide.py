@@ -75,7 +75,7 @@ def _questions(question: str) -> list[str]:
         return [question]
     from redraft.text.line_ends import split_lines
 
-    lines = split_lines(read_words("-", "The questions from"))
+    lines = split_lines(read_words("-", "The questions"))
     return [line.rstrip("\r\n") for line in lines if line.strip()]
 
 

@@ -80,7 +80,7 @@ def show_filling(llm: LLM, prefix: str, suffix: str, **settings: Any) -> FillRes
 def _pieces(file: str, text: str) -> tuple[str, ...]:
     """The texts around the holes."""
     if HOLE not in text:
-        raise InputError(f"{file} has no hole; mark it with {HOLE}.")
+        raise InputError(f"{'Standard input' if file == '-' else file} has no hole; mark it with {HOLE}.")
     return split_pieces(text)
 
 

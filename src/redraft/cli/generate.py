@@ -62,7 +62,7 @@ def generate(
 
 
 def _checked_prompt(prompt: str, *, raw: bool, system: str | None) -> str:
-    text = read_words("-", "The prompt from") if prompt == "-" else prompt
+    text = read_words("-", "The prompt") if prompt == "-" else prompt
     if not text if raw else not text.strip():
         raise InputError("The prompt is empty.")
     check_utf8(text, "The prompt")

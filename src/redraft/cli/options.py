@@ -281,11 +281,12 @@ def read_text(source: str, what: str) -> str:
     """UTF-8 text of a file, or of standard input for `-`, byte for byte. Raises `InputError` naming what is wrong."""
     import sys
 
+    name = "Standard input" if source == "-" else f"{what} {source}"
     try:
         data = sys.stdin.buffer.read() if source == "-" else Path(source).read_bytes()
     except OSError as error:
-        raise InputError(f"{what} {source} cannot be read: {why(error)}.") from error
+        raise InputError(f"{name} cannot be read: {why(error)}.") from error
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise InputError(f"{what} {source} is not UTF-8 text: byte {error.start} cannot be decoded.") from error
+        raise InputError(f"{name} is not UTF-8 text: byte {error.start} cannot be decoded.") from error
