@@ -365,6 +365,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"choices": ["abc"], "forbidden": ["b"]}, "allows no text"),
     ({"choices": ["abc"], "must_include": ["d"]}, "allows no text"),
     ({"tools": [CLOCK], "tool_choice": "dance"}, "must be auto, none, required or one of clock"),
+    ({"tools": [CLOCK], "tool_choice": {"name": "none"}}, "tool_choice names 'none'; the tools are clock"),
     ({"tools": [named("f", {"type": "array"})], "tool_choice": "required"}, "arguments are an object"),
     ({"tools": [named("f", {"required": ["p<q"]})], "tool_choice": "required"}, "tool 'f': .* member named 'p<q'"),
     (

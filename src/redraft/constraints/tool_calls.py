@@ -49,6 +49,8 @@ def chosen_tools(tools: Sequence[Mapping[str, Any]], choice: Any) -> list[Mappin
     found = [function for function in declared if function["name"] == name]
     if not found:
         names = ", ".join(function["name"] for function in declared)
+        if isinstance(choice, Mapping):
+            raise ConstraintError(f"tool_choice names {name!r}; the tools are {names}.", "tool_choice")
         raise ConstraintError(
             f"tool_choice is {name!r}; it must be auto, none, required or one of {names}.", "tool_choice"
         )
