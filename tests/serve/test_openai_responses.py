@@ -26,6 +26,16 @@ WEATHER: dict[str, Any] = {
 HELLO: dict[str, Any] = {"model": "random", "input": "Hello!", "max_output_tokens": 16}
 
 
+def test_allowed_tools_are_all_that_can_be_called() -> None:
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "get_weather"}]}
+    asked = HELLO | {"tools": [WEATHER | {"name": "clock"}, WEATHER], "tool_choice": allowed}
+    body = ResponsesRequest.model_validate(asked)
+    constraint = body.tool_constraint()
+    assert [tool["function"]["name"] for tool in constraint["tools"]] == ["get_weather"]
+    assert constraint["tool_choice"] == "required"
+    assert [tool["function"]["name"] for tool in body.declared_tools()] == ["clock", "get_weather"]
+
+
 def test_an_answer_is_that_of_chat(client: openai.OpenAI) -> None:
     answer = client.responses.create(**HELLO, instructions="Be brief.", extra_body={"seed": 1})
     messages: list[Any] = [{"role": "system", "content": "Be brief."}, *CHAT["messages"]]
@@ -97,6 +107,9 @@ def test_json_of_a_schema(client: openai.OpenAI) -> None:
         ({"background": True}, "background: True is not supported", "background"),
         ({"tools": [{"type": "web_search"}]}, "has type 'web_search'; this server takes only functions", "tools[0]"),
         ({"tool_choice": "required"}, "tool_choice needs tools", "tool_choice"),
+        ({"tools": [WEATHER], "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [
+            {"type": "function", "name": "clock"}]}}, "tool_choice allows 'clock'; the tools are get_weather",
+         "tool_choice"),
         ({"include": ["file_search"]}, "include[0]", "include[0]"),
         ({"top_logprobs": 2}, "top_logprobs needs 'message.output_text.logprobs' in include", "top_logprobs"),
         ({"include": ["message.output_text.logprobs"], "top_logprobs": 21}, "top_logprobs", "top_logprobs"),

@@ -208,6 +208,19 @@ def test_a_required_tool_is_called_even_by_random_weights(client: openai.OpenAI,
     assert json.loads(calls[0].function.arguments or "")["city"] in ("Paris", "Rome")
 
 
+def test_allowed_tools_leave_the_others_in_the_prompt_but_not_in_calls(client: openai.OpenAI) -> None:
+    other: Any = {"type": "function", "function": {"name": "weather"}}
+    allowed: Any = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [TOOL]}}
+    asked: Any = CLOCK | {"tools": [other, TOOL], "max_tokens": 64}
+    free = client.chat.completions.create(**asked)
+    for seed in range(3):
+        answer = client.chat.completions.create(**asked | {"seed": seed, "tool_choice": allowed})
+        assert {call.function.name for call in answer.choices[0].message.tool_calls or []} == {"clock"}
+        assert answer.usage is not None
+        assert free.usage is not None
+        assert answer.usage.prompt_tokens == free.usage.prompt_tokens
+
+
 def test_a_stop_string_does_not_cut_a_call(client: openai.OpenAI) -> None:
     asked = CLOCK | {"max_tokens": 64, "seed": 4, "stop": ["}", "tool_call", "clock"]}
     message = client.chat.completions.create(**asked).choices[0].message
@@ -357,6 +370,12 @@ def test_models(client: openai.OpenAI) -> None:
         ({"stop": ["x"] * 17}, "stop: List should have at most 16 items", "stop"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}],
           "tool_choice": {"type": "function", "function": 3}}, "valid dictionary", "tool_choice.function"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}],
+          "tool_choice": {"type": "function", "function": {"name": "auto"}}},
+         "tool_choice names 'auto'; the tools are f.", "tool_choice"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}],
+          "tool_choice": {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [TOOL]}}},
+         "tool_choice allows 'clock'; the tools are f.", "tool_choice"),
         ({"extra_body": {"thinking": True}}, "cannot think first", "thinking"),
         ({"reasoning_effort": "high"}, "cannot think first", "reasoning_effort"),
     ],

@@ -178,6 +178,25 @@ class NamedChoice(Shape):
     function: NamedFunction
 
 
+class AllowedTools(Shape):
+    """The functions that may be called, and whether one of them must be."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[Items[NamedChoice], Field(min_length=1)]
+
+
+class AllowedChoice(Shape):
+    """A `tool_choice` that names the functions that may be called; the model still reads about all."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
+ToolChoice = (
+    Literal["none", "auto", "required"] | Annotated[NamedChoice | AllowedChoice, Field(discriminator="type")] | None
+)
+
+
 class JsonSchema(Shape):
     """The schema of a `response_format`."""
 
@@ -239,7 +258,7 @@ class ChatRequest(Streamed, Caller, Settings, Constraints):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     tools: Items[Tool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedChoice | None = None
+    tool_choice: ToolChoice = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
     continue_final_message: bool | None = None
@@ -304,9 +323,15 @@ class ChatRequest(Streamed, Caller, Settings, Constraints):
 
     def tool_constraint(self) -> dict[str, Any]:
         """Return the constraint given by the tools and the choice among them."""
-        choice = self.tool_choice or "auto"
-        wanted = choice if isinstance(choice, str) else {"name": choice.function.name}
-        return tool_constraint(self.declared_tools(), wanted, self.parallel_tool_calls)
+        tools, parallel = self.declared_tools(), self.parallel_tool_calls
+        match self.tool_choice:
+            case AllowedChoice(allowed_tools=allowed):
+                names = [tool.function.name for tool in allowed.tools]
+                return tool_constraint(tools, allowed.mode, parallel, allowed=names)
+            case NamedChoice(function=function):
+                return tool_constraint(tools, {"name": function.name}, parallel)
+            case mode:
+                return tool_constraint(tools, mode or "auto", parallel)
 
     def format_constraint(self) -> dict[str, Any]:
         """Return the constraint given by `response_format`."""

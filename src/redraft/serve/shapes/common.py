@@ -10,6 +10,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from redraft.checks import MAX_NUMBER
+from redraft.errors import ConstraintError
 
 T = TypeVar("T")
 
@@ -71,11 +72,20 @@ def one_schema(given: Constraints, field: str, strict: bool | None) -> None:
 
 
 def tool_constraint(
-    tools: Sequence[dict[str, Any]], choice: str | Mapping[str, str | None], parallel: bool | None
+    tools: Sequence[dict[str, Any]],
+    choice: str | Mapping[str, str | None],
+    parallel: bool | None,
+    *,
+    allowed: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Return the tools, the choice among them and whether several calls are allowed, as arguments of
-    `redraft.constraints.build`."""
-    return {"tools": tools, "tool_choice": choice, "parallel_tool_calls": parallel} if tools else {}
+    `redraft.constraints.build`; only the tools named in `allowed`, if it is given, can be called."""
+    declared = {tool["function"]["name"]: tool for tool in tools}
+    for name in allowed or ():
+        if name not in declared:
+            raise ConstraintError(f"tool_choice allows {name!r}; the tools are {', '.join(declared)}.", "tool_choice")
+    callables = tools if allowed is None else [declared[name] for name in declared if name in allowed]
+    return {"tools": callables, "tool_choice": choice, "parallel_tool_calls": parallel} if tools else {}
 
 
 class ClientTool(Shape):

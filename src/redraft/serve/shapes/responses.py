@@ -186,6 +186,19 @@ class NamedTool(NamedFunction):
     type: Literal["function"]
 
 
+class AllowedChoice(Shape):
+    """A `tool_choice` that names the functions that may be called; the model still reads about all."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[Items[NamedTool], Field(min_length=1)]
+
+
+ToolChoice = (
+    Literal["none", "auto", "required"] | Annotated[NamedTool | AllowedChoice, Field(discriminator="type")] | None
+)
+
+
 class TextFormat(Shape):
     """Plain text, any JSON object, or JSON that follows a schema."""
 
@@ -248,7 +261,7 @@ class ResponsesRequest(Caller, Settings, Constraints):
     stream_options: ResponseStreamOptions | None = None
     text: TextConfig | None = None
     tools: Items[FunctionTool] | None = None
-    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    tool_choice: ToolChoice = None
     parallel_tool_calls: bool | None = None
     reasoning: ReasoningConfig | None = None
     metadata: Annotated[dict[str, str], max_members(16)] | None = None
@@ -287,9 +300,14 @@ class ResponsesRequest(Caller, Settings, Constraints):
 
     def tool_constraint(self) -> dict[str, Any]:
         """Return the constraint given by the tools and the choice among them."""
-        choice = self.tool_choice or "auto"
-        wanted = choice if isinstance(choice, str) else {"name": choice.name}
-        return tool_constraint(self.declared_tools(), wanted, self.parallel_tool_calls)
+        tools, parallel = self.declared_tools(), self.parallel_tool_calls
+        match self.tool_choice:
+            case AllowedChoice(mode=mode, tools=allowed):
+                return tool_constraint(tools, mode, parallel, allowed=[tool.name for tool in allowed])
+            case NamedTool(name=name):
+                return tool_constraint(tools, {"name": name}, parallel)
+            case mode:
+                return tool_constraint(tools, mode or "auto", parallel)
 
     def format_constraint(self) -> dict[str, Any]:
         """Return the constraint given by `text.format`."""
