@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import importlib
+import inspect
 import json
 import os
 import subprocess
@@ -15,10 +16,14 @@ import pytest
 import redraft
 from redraft.cli.constraints import ConstraintOptions
 from redraft.cli.options import SamplingOptions
-from redraft.constraints.build import NAMES
+from redraft.constraints.build import CALLER_KEYWORDS, NAMES, ConstraintRequest
+from redraft.deciding import decide
+from redraft.editing.api import EDIT_SETTINGS
+from redraft.filling.api import FILL_SETTINGS
 from redraft.filling.obeying import CONSTRAINTS
+from redraft.keywords import AnswerKeywords, DecideKeywords, EditKeywords, FillKeywords
 from redraft.serve.shapes.common import Constraints, Settings
-from redraft.settings import GenerationSettings
+from redraft.settings import GENERATION_PRESETS, SETTINGS, GenerationSettings
 
 PACKAGE = Path(redraft.__file__).parent
 LAYERS = [
@@ -38,6 +43,7 @@ LAYERS = [
     "filling",
     "editing",
     "deciding",
+    "keywords",
     "llm",
     "loading",
     "serve",
@@ -170,6 +176,19 @@ def test_every_door_knows_the_settings_by_the_same_names() -> None:
     known = {field.name for field in dataclasses.fields(GenerationSettings)} | {"preset"}
     assert set(Settings.model_fields) - {"timeout"} == known - {"max_tokens", "stop", "seed", "logprobs"}
     assert {field.name for field in dataclasses.fields(SamplingOptions)} <= known
+
+
+def test_type_checkers_know_the_keywords_and_their_types() -> None:
+    known = get_type_hints(AnswerKeywords)
+    assert set(known) == {*SETTINGS, *CALLER_KEYWORDS}
+    assert set(get_type_hints(FillKeywords)) == set(FILL_SETTINGS)
+    assert set(get_type_hints(EditKeywords)) == set(EDIT_SETTINGS)
+    parameters = inspect.signature(decide).parameters.values()
+    assert set(get_type_hints(DecideKeywords)) == {one.name for one in parameters if one.kind is one.KEYWORD_ONLY}
+    assert set(get_args(get_args(known["preset"])[0])) == set(GENERATION_PRESETS)
+    own = get_type_hints(GenerationSettings) | get_type_hints(ConstraintRequest)
+    wider = {"preset", "stop", "json_schema", "tool_choice"}
+    assert [name for name, hint in known.items() if name not in wider and hint != own[name] | None] == []
 
 
 def test_every_door_knows_the_keywords_by_the_same_names() -> None:

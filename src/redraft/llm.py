@@ -8,7 +8,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn, Self, overload
+from typing import Any, NoReturn, Self, Unpack, overload
 
 from redraft.checks import check_names, plain, require_type
 from redraft.constraints.build import CALLER_KEYWORDS, NAMES, build, says_where_text_stands
@@ -24,6 +24,7 @@ from redraft.engine.settings import EngineSettings
 from redraft.errors import TOO_LONG, InputError, PromptError, SettingError, about, check_utf8
 from redraft.filling import FillResult, fill
 from redraft.kernels.triton.rehearsal import rehearse
+from redraft.keywords import AnswerKeywords, ChatKeywords, DecideKeywords, EditKeywords, FillKeywords
 from redraft.model import Transformer
 from redraft.model.adapters import adapter_for
 from redraft.model.checkpoint import Checkpoint
@@ -102,7 +103,7 @@ class LLM:
         """Names for `with_adapter`."""
         return self._engines.adapters
 
-    def generate(self, prompt: Prompt, *, raw: bool = False, **settings: Any) -> GenerateResult:
+    def generate(self, prompt: Prompt, *, raw: bool = False, **settings: Unpack[AnswerKeywords]) -> GenerateResult:
         """Answer one prompt.
 
         A `str` is one user message, a list of messages is a chat, a list of ints is token ids as they are, and
@@ -122,7 +123,7 @@ class LLM:
         raw: bool = False,
         seeds: Sequence[int] | None = None,
         each: Sequence[Mapping[str, Any]] | None = None,
-        **settings: Any,
+        **settings: Unpack[AnswerKeywords],
     ) -> list[GenerateResult]:
         """Answer several prompts together. Each answer is the same as if its prompt and seed were run alone.
 
@@ -134,7 +135,7 @@ class LLM:
         prompts = list(prompts)
         return self._answers(prompts, raw, _settings_of_each(len(prompts), settings, seeds, each))
 
-    def stream(self, prompt: Prompt, *, raw: bool = False, **settings: Any) -> AnswerStream:
+    def stream(self, prompt: Prompt, *, raw: bool = False, **settings: Unpack[AnswerKeywords]) -> AnswerStream:
         """The same as `generate`, step by step: each canvas' `DenoiseStep`s, then its `Commit` with the new text."""
         return AnswerStream(self._events([prompt], raw, _settings_of_each(1, settings), drafts=True))
 
@@ -145,7 +146,7 @@ class LLM:
         tools: Sequence[Mapping[str, Any]] | None = None,
         tool_choice: str | Mapping[str, Any] | None = None,
         thinking: bool = False,
-        **settings: Any,
+        **settings: Unpack[ChatKeywords],
     ) -> ChatReply:
         """Answer a conversation; tool calls and reasoning come back as structures.
 
@@ -161,7 +162,9 @@ class LLM:
             content=reply.content, reasoning=reply.reasoning or "", tool_calls=tuple(reply.tool_calls), result=result
         )
 
-    def fill(self, text: str | Sequence[str], suffix: str | None = None, **settings: Any) -> FillResult:
+    def fill(
+        self, text: str | Sequence[str], suffix: str | None = None, **settings: Unpack[FillKeywords]
+    ) -> FillResult:
         """The text that belongs in a hole, written with both sides in view.
 
         `fill(prefix, suffix)` has one hole; `fill(text)` fills every `<|fill|>` of a text, and a list of texts has a
@@ -170,7 +173,9 @@ class LLM:
         """
         return fill(self, text, suffix, **settings)
 
-    def edit(self, text: str, span: tuple[int, int], instruction: str | None = None, **settings: Any) -> EditResult:
+    def edit(
+        self, text: str, span: tuple[int, int], instruction: str | None = None, **settings: Unpack[EditKeywords]
+    ) -> EditResult:
         """The text with only its characters `span` changed, following an instruction.
 
         Without an instruction, mistakes are fixed. `settings` are those of `generate`, with its constraints applied to
@@ -179,18 +184,22 @@ class LLM:
         """
         return edit(self, text, span, instruction, **settings)
 
-    def next_edit(self, text: str, cursor: int, recent_edits: Sequence[RecentEdit], **settings: Any) -> NextEdit | None:
+    def next_edit(
+        self, text: str, cursor: int, recent_edits: Sequence[RecentEdit], **settings: Unpack[EditKeywords]
+    ) -> NextEdit | None:
         """The edit near the cursor that follows from recent (old, new) edits; None if nothing needs changing."""
         return next_edit(self, text, cursor, recent_edits, **settings)
 
     @overload
     def decide(  # type: ignore[overload-overlap]  # a str is a sequence of str as well, but one question
-        self, question: Question, choices: Choices, **settings: Any
+        self, question: Question, choices: Choices, **settings: Unpack[DecideKeywords]
     ) -> Decision: ...
     @overload
-    def decide(self, question: Sequence[Question], choices: Choices, **settings: Any) -> list[Decision]: ...
     def decide(
-        self, question: Question | Sequence[Question], choices: Choices, **settings: Any
+        self, question: Sequence[Question], choices: Choices, **settings: Unpack[DecideKeywords]
+    ) -> list[Decision]: ...
+    def decide(
+        self, question: Question | Sequence[Question], choices: Choices, **settings: Unpack[DecideKeywords]
     ) -> Decision | list[Decision]:
         """Which of the choices, and how sure, for the cost of one forward pass; several questions give a list.
 
@@ -253,7 +262,7 @@ class LLM:
         timeout: float | None = None,
         drafts: bool = True,
         constraint: Constraint | None = None,
-        **settings: Any,
+        **settings: Unpack[AnswerKeywords],
     ) -> Request:
         """What `generate` asks its engine for: the prompt rendered and encoded, the settings resolved and checked.
 

@@ -21,6 +21,7 @@ from redraft.editing.following import core, edits_between, line_doubts, occurren
 from redraft.editing.spans import line_span
 from redraft.errors import ConstraintError, PromptError, SettingError
 from redraft.filling.hole import Hole
+from redraft.keywords import EditKeywords
 from redraft.llm import LLM
 from redraft.model.interruption import interruptible
 
@@ -29,7 +30,7 @@ TEXTS = [
     "Straße, naïve café, Русский, 日本語.\n🙂 👩‍👩‍👧‍👦 🇩🇪\nno end",
     "def add(a, b):\n    return a + b\n\n\ndef mul(a, b):\n    return a * b\n",
 ]
-QUICK = {"steps": 1, "max_tokens": 2, "strength": 1.0}
+QUICK: EditKeywords = {"steps": 1, "max_tokens": 2, "strength": 1.0}
 
 
 def check_outside(text: str, span: tuple[int, int], result: redraft.EditResult) -> None:

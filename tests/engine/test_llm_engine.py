@@ -24,13 +24,14 @@ from redraft.engine.work import DenoiseResult, Limits, Segment
 from redraft.errors import ConstraintError, PromptError, SettingError
 from redraft.eval.files import DATA
 from redraft.eval.sudoku import TASK
+from redraft.keywords import AnswerKeywords
 from redraft.llm import LLM
 from redraft.model import Transformer
 from redraft.model.initialise import initialise
 from redraft.model.presets import preset
 from redraft.text.tokenizer import Tokenizer
 
-SHORT = {"max_tokens": 24, "steps": 3}
+SHORT: AnswerKeywords = {"max_tokens": 24, "steps": 3}
 
 
 @pytest.fixture

@@ -20,10 +20,11 @@ from redraft.filling.context import open_seam
 from redraft.filling.hole import Hole, HoleConstraint
 from redraft.filling.scoring import causal_scores
 from redraft.filling.seams import Seams
+from redraft.keywords import FillKeywords
 from redraft.llm import LLM
 from redraft.text.line_ends import with_newlines
 
-QUICK = {"max_tokens": 2, "steps": 1, "canvas_length": 16}
+QUICK: FillKeywords = {"max_tokens": 2, "steps": 1, "canvas_length": 16}
 
 
 def check_exact(pieces: list[str], result: FillResult) -> None:
