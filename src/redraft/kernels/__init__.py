@@ -77,7 +77,9 @@ def force(backend: str) -> Iterator[None]:
 
 
 def forced() -> str | None:
-    """The backend that `force` or REDRAFT_KERNELS asks for, if any."""
+    """The backend that `force` or REDRAFT_KERNELS asks for, if any. Compiled functions do not heed `force`."""
+    if torch.compiler.is_compiling():  # a ContextVar cannot be traced: each use would part the graph in two
+        return _asked
     return _forced.get() or _asked
 
 
