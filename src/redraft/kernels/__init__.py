@@ -1,4 +1,4 @@
-"""One dispatch table: operation -> backend -> function. Every backend has the signature of its `eager` twin.
+"""One dispatch table: operation -> backend -> function. Every version has the signature of its `eager` definition.
 
 The backend follows from the tensors' device and dtype: on a CPU that is `native`, C compiled for this processor, or
 `cpu`, PyTorch's operations, if there is no compiler. `force("eager")` (or REDRAFT_KERNELS=eager) overrides it
@@ -12,45 +12,21 @@ as here. `switches` gives these functions names, so that `force` can apply to so
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
 
 from redraft.errors import SettingError, one_of
 from redraft.kernels import cpu, cuda, eager, native, vocabulary
-from redraft.kernels.packed import Experts
 
-TABLE: dict[str, dict[str, Callable[..., Any]]] = {
-    "rms_norm": {"eager": eager.rms_norm, "cpu": cpu.rms_norm, "native": native.rms_norm, "cuda": cuda.rms_norm},
-    "rms_norms": {"eager": eager.rms_norms, "cpu": cpu.rms_norms, "native": native.rms_norms, "cuda": cuda.rms_norms},
-    "add_norm": {"eager": eager.add_norm, "cpu": cpu.add_norm, "native": native.add_norm, "cuda": cuda.add_norm},
-    "gelu_gate": {"eager": eager.gelu_gate, "cpu": cpu.gelu_gate, "native": native.gelu_gate},
-    "linear": {"eager": eager.linear, "cpu": cpu.linear, "native": native.linear},
-    "head": {"eager": eager.head, "cpu": cpu.head, "native": native.head},
-    "distribution": {
-        "eager": eager.distribution,
-        "cpu": vocabulary.distribution,
-        "native": native.distribution,
-        "cuda": vocabulary.distribution,
-    },
-    "soft_probabilities": {
-        "eager": eager.soft_probabilities,
-        "cpu": cpu.soft_probabilities,
-        "native": native.soft_probabilities,
-    },
-    "expectation": {"eager": eager.expectation, "cpu": cpu.expectation, "native": native.expectation},
-    "attention": {
-        "eager": eager.attention,
-        "cpu": cpu.attention,
-        "native": native.attention,
-        "cuda": cuda.attention,
-    },
-    "experts": {"eager": eager.experts, "cpu": cpu.experts, "native": native.experts, "cuda": cuda.experts},
-}
+P = ParamSpec("P")
+T = TypeVar("T")
+
 BACKENDS = ("eager", "cpu", "cuda")
 """Backends that can be forced. A CPU uses `native` anyway; `REDRAFT_NATIVE=0` switches it off."""
 MIN_ROWS = cpu.MIN_ROWS
@@ -93,64 +69,33 @@ def _backend(x: Tensor) -> str:
     return "native" if native.available() else "cpu"
 
 
-def _call(operation: str, backend: str, *arguments: Any) -> Any:
-    options = TABLE[operation]
-    return options.get(backend, options["eager"])(*arguments)
+TABLE: dict[str, dict[str, Callable[..., Any]]] = {}
+"""The versions of every operation, by backend."""
 
 
-def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-    """See `eager.rms_norm`."""
-    return _call("rms_norm", _backend(x), x, weight, eps)
+def _operation(definition: Callable[P, T], **faster: Callable[P, T]) -> Callable[P, T]:
+    """The operation that `eager` defines: by the backend for its first argument, where there is a version for it."""
+    versions = TABLE[definition.__name__] = {"eager": definition, **faster}
+
+    @wraps(definition)
+    def dispatched(*args: P.args, **kwargs: P.kwargs) -> T:
+        x = args[0]
+        assert isinstance(x, Tensor)
+        return versions.get(_backend(x), versions["eager"])(*args, **kwargs)
+
+    return dispatched
 
 
-def rms_norms(x: Tensor, weights: Sequence[Tensor | None], eps: float) -> list[Tensor]:
-    """See `eager.rms_norms`."""
-    return _call("rms_norms", _backend(x), x, weights, eps)
-
-
-def add_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """See `eager.add_norm`."""
-    return _call("add_norm", _backend(x), x, y, weight, eps)
-
-
-def gelu_gate(gate: Tensor, up: Tensor) -> Tensor:
-    """See `eager.gelu_gate`."""
-    return _call("gelu_gate", _backend(gate), gate, up)
-
-
-def linear(x: Tensor, weight: Tensor) -> Tensor:
-    """See `eager.linear`."""
-    return _call("linear", _backend(x), x, weight)
-
-
-def head(hidden: Tensor, weight: Tensor, cap: float, temperature: float) -> Tensor:
-    """See `eager.head`."""
-    return _call("head", _backend(hidden), hidden, weight, cap, temperature)
-
-
-def distribution(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """See `eager.distribution`."""
-    return _call("distribution", _backend(logits), logits)
-
-
-def soft_probabilities(logits: Tensor, dtype: torch.dtype) -> Tensor:
-    """See `eager.soft_probabilities`."""
-    return _call("soft_probabilities", _backend(logits), logits, dtype)
-
-
-def expectation(probabilities: Tensor, weight: Tensor) -> Tensor:
-    """See `eager.expectation`."""
-    return _call("expectation", _backend(probabilities), probabilities, weight)
-
-
-def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-    """See `eager.attention`."""
-    return _call("attention", _backend(q), q, k, v, mask)
-
-
-def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Experts, down: Experts) -> Tensor:
-    """See `eager.experts`. Grouped products need bf16, so fp32 on CUDA takes the eager path."""
-    backend = _backend(x)
-    if backend == "cuda" and x.dtype != torch.bfloat16:
-        backend = "eager"
-    return _call("experts", backend, x, index, weight, gate_up, down)
+rms_norm = _operation(eager.rms_norm, cpu=cpu.rms_norm, native=native.rms_norm, cuda=cuda.rms_norm)
+rms_norms = _operation(eager.rms_norms, cpu=cpu.rms_norms, native=native.rms_norms, cuda=cuda.rms_norms)
+add_norm = _operation(eager.add_norm, cpu=cpu.add_norm, native=native.add_norm, cuda=cuda.add_norm)
+gelu_gate = _operation(eager.gelu_gate, cpu=cpu.gelu_gate, native=native.gelu_gate)
+linear = _operation(eager.linear, cpu=cpu.linear, native=native.linear)
+head = _operation(eager.head, cpu=cpu.head, native=native.head)
+distribution = _operation(
+    eager.distribution, cpu=vocabulary.distribution, native=native.distribution, cuda=vocabulary.distribution
+)
+soft_probabilities = _operation(eager.soft_probabilities, cpu=cpu.soft_probabilities, native=native.soft_probabilities)
+expectation = _operation(eager.expectation, cpu=cpu.expectation, native=native.expectation)
+attention = _operation(eager.attention, cpu=cpu.attention, native=native.attention, cuda=cuda.attention)
+experts = _operation(eager.experts, cpu=cpu.experts, native=native.experts, cuda=cuda.experts)

@@ -243,7 +243,7 @@ def _parts(weight: Tensor) -> int:
     return math.gcd(weight.shape[0], 16)
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
     """`eager.attention` through PyTorch's blocked kernel in fp32, and through plain products in bf16.
 
     In bf16 the query heads of one key/value head are packed into the rows of one product: where bf16 products are

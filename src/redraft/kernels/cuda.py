@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from redraft.kernels import eager
+from redraft.kernels.packed import Experts
 
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
@@ -28,14 +29,19 @@ def add_norm(x: Tensor, y: Tensor, weight: Tensor, eps: float) -> Tensor:
     return x + rms_norm(y, weight, eps)
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
     """`eager.attention` through scaled_dot_product_attention, which keeps the scores out of device memory."""
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=1.0, enable_gqa=q.shape[1] != k.shape[1])
     return out.transpose(1, 2).flatten(2)  # [B,T,N*H]
 
 
-def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
-    """`eager.experts` as two grouped products over tokens sorted by expert; bf16, differentiable, no host sync."""
+def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Experts, down: Experts) -> Tensor:
+    """`eager.experts` as two grouped products over tokens sorted by expert; differentiable, no host sync.
+
+    On a GPU these need bf16; anything else is left to `eager`, as are weights in INT4.
+    """
+    if not isinstance(gate_up, Tensor) or not isinstance(down, Tensor) or (x.is_cuda and x.dtype != torch.bfloat16):
+        return eager.experts(x, index, weight, gate_up, down)
     top_k = index.shape[1]
     order = index.flatten().argsort(stable=True)  # [T*K]
     ends = _expert_ends(index, gate_up.shape[0])

@@ -70,7 +70,7 @@ def expectation(probabilities: Tensor, weight: Tensor) -> Tensor:
     return probabilities @ weight
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
     """Grouped-query attention with scale 1: q [B,N,T,H], k and v [B,G,S,H], mask [B|1,1,T,S] True where seen.
 
     Returns [B,T,N*H]. Scores in the inputs' dtype, softmax in fp32.

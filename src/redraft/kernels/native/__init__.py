@@ -69,7 +69,7 @@ def gelu_gate(gate: Tensor, up: Tensor) -> Tensor:
     return out
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
     """See `eager.attention`; left to `cpu` in bf16, where C is no faster, and with a mask, which only prompts have."""
     if mask is not None or any(x.dtype != torch.float32 for x in (q, k, v)):
         return cpu.attention(q, k, v, mask)
