@@ -229,15 +229,11 @@ class LLM:
 
         Raises `SettingError` for an unknown name.
         """
-        view = copy.copy(self)
-        view.use_adapter(name)
-        return view
-
-    def use_adapter(self, name: str | None) -> None:
-        """Answer with an adapter from now on, or without one for None. Raises `SettingError`."""
         if not isinstance(name, str | None) or name not in self._engines.models:
             raise SettingError(f"There is no adapter {name!r}; there are {', '.join(self.adapters) or 'none'}.", "name")
-        self._adapter = name
+        view = copy.copy(self)
+        view._adapter = name
+        return view
 
     # What follows is for those who build on `LLM`: servers, evaluations, benchmarks, and callers of its engine.
 

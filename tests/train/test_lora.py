@@ -456,17 +456,16 @@ def test_loading_with_adapters_answers_like_the_merged_model(tmp_path: Path) -> 
     question = {"prompt": "Hello!", "max_tokens": 16, "steps": 2, "canvas_length": 16}
     plain_answer, changed = several.generate(**question).token_ids, one.generate(**question).token_ids
     assert plain_answer != changed
-    several.use_adapter("a")
-    assert several.generate(**question).token_ids == changed
-    several.use_adapter(None)
+    view = several.with_adapter("a")
+    assert view.generate(**question).token_ids == changed
+    assert view.with_adapter(None).generate(**question).token_ids == plain_answer
     assert several.generate(**question).token_ids == plain_answer
-    assert several.with_adapter("a").generate(**question).token_ids == changed
     assert all(torch.equal(p, before[name]) for name, p in several.model.named_parameters())
     several.add_adapter("b", tmp_path)
     assert several.with_adapter("b").generate(**question).token_ids == changed
     for act, said in (
         (lambda: several.with_adapter("c"), "no adapter 'c'; there are a, b"),
-        (lambda: one.use_adapter("a"), "no adapter 'a'; there are none"),
+        (lambda: one.with_adapter("a"), "no adapter 'a'; there are none"),
         (lambda: several.add_adapter("a", tmp_path), "already an adapter 'a'"),
     ):
         with pytest.raises(SettingError, match=said):
