@@ -162,6 +162,17 @@ def test_a_single_expert_is_read_as_a_block_of_one(tmp_path: Path, format: str) 
 @pytest.mark.parametrize("convention", ["compressed-tensors", "modelopt"])
 def test_nvfp4_of_either_convention_is_the_same_weight(model: Transformer, folder: Path, convention: str) -> None:
     """The one stores a divisor, the other a factor, under different names."""
+    wanted = store_experts_in_nvfp4(folder, convention)
+    loaded = load_model(folder, dtype="float32", device="cpu").state_dict()[EXPERTS]
+    for expert in range(len(loaded)):
+        gate, up = loaded[expert].chunk(2)
+        base = f"model.decoder.layers.0.experts.{expert}"
+        torch.testing.assert_close(gate, wanted[f"{base}.gate_proj"], rtol=1e-6, atol=1e-9)
+        torch.testing.assert_close(up, wanted[f"{base}.up_proj"], rtol=1e-6, atol=1e-9)
+
+
+def store_experts_in_nvfp4(folder: Path, convention: str) -> dict[str, Tensor]:
+    """Rewrite a folder; returns what the experts' matrices are now, by their names."""
     file = folder / "model.safetensors"
     tensors = load_file(file)
     wanted = {}
@@ -177,12 +188,7 @@ def test_nvfp4_of_either_convention_is_the_same_weight(model: Transformer, folde
     save_file(tensors, file)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": convention}}))
-    loaded = load_model(folder, dtype="float32", device="cpu").state_dict()[EXPERTS]
-    for expert in range(len(loaded)):
-        gate, up = loaded[expert].chunk(2)
-        base = f"model.decoder.layers.0.experts.{expert}"
-        torch.testing.assert_close(gate, wanted[f"{base}.gate_proj"], rtol=1e-6, atol=1e-9)
-        torch.testing.assert_close(up, wanted[f"{base}.up_proj"], rtol=1e-6, atol=1e-9)
+    return wanted
 
 
 def nvfp4_tensors(base: str, weight: Nvfp4Weight, convention: str) -> dict[str, Tensor]:
@@ -269,6 +275,54 @@ def test_a_factor_of_nvfp4_is_one_number(folder: Path) -> None:
     save_file(tensors | {f"{name}.weight_scale_2": torch.ones(2)}, folder / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"1 misshapen: .*up_proj\.weight_scale_2 \[2\] instead of \[1\]"):
         load_model(folder)
+
+
+NAN, INF, ZERO = float("nan"), float("inf"), 0.0
+
+
+@pytest.mark.parametrize(
+    ("format", "suffix", "value"),
+    [
+        ("fp8", "weight_scale", NAN), ("fp8", "weight_scale", -INF), ("int4", "weight_scale", NAN),
+        ("modelopt", "weight_scale", NAN), ("modelopt", "weight_scale_2", INF), ("modelopt", "weight_scale_2", ZERO),
+        ("compressed-tensors", "weight_scale", NAN), ("compressed-tensors", "weight_global_scale", INF),
+        ("compressed-tensors", "weight_global_scale", ZERO),
+    ],
+)  # fmt: skip
+def test_a_damaged_scale_is_named_while_weights_are_read(
+    folder: Path, tmp_path: Path, format: str, suffix: str, value: float
+) -> None:
+    """A model would compute something else with it, or nothing that is a number."""
+    if format in ("fp8", "int4"):
+        quantize_folder(folder, tmp_path / "out", format, group=GROUP, max_shard_size=10**9)
+    else:
+        store_experts_in_nvfp4(folder, format)
+        folder.rename(tmp_path / "out")
+    file, name = tmp_path / "out" / "model.safetensors", f"{EXPERT}.up_proj.{suffix}"
+    tensors = load_file(file)
+    flat = tensors[name].float().reshape(-1)
+    flat[-1] = value
+    save_file(tensors | {name: flat.view(tensors[name].shape).to(tensors[name].dtype)}, file)
+    words = "has infinite or NaN values, which are no scales" if value else "is 0, which is no scale of a whole matrix"
+    with pytest.raises(CheckpointError, match=rf"^{re.escape(name)} in .*out {words}\.$"):
+        load_model(tmp_path / "out", "cpu")
+
+
+def test_a_row_of_zeros_may_have_a_scale_of_zero(folder: Path, tmp_path: Path) -> None:
+    quantize_folder(folder, tmp_path / "out", "fp8", max_shard_size=10**9)
+    file, name = tmp_path / "out" / "model.safetensors", f"{EXPERT}.up_proj.weight_scale"
+    tensors = load_file(file)
+    tensors[name][3] = 0
+    save_file(tensors, file)
+    assert not load_model(tmp_path / "out", "cpu", "float32").state_dict()[EXPERTS][0, 32 + 3].any()
+
+
+def test_an_expert_that_is_missing_is_not_called_one_in_another_format(folder: Path, tmp_path: Path) -> None:
+    quantize_folder(folder, tmp_path / "out", "fp8", max_shard_size=10**9)
+    file = tmp_path / "out" / "model.safetensors"
+    save_file({name: t for name, t in load_file(file).items() if ".0.experts.3." not in name}, file)
+    with pytest.raises(CheckpointError, match=r"3 missing: .*experts\.3\.down_proj\.weight\.$"):
+        load_model(tmp_path / "out", "cpu")
 
 
 def test_weights_saved_in_full_do_not_claim_to_be_quantized(folder: Path, tmp_path: Path) -> None:
