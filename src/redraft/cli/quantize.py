@@ -31,7 +31,8 @@ def quantize(
 
     from redraft.kernels.cpu import return_freed_memory
     from redraft.model.folders import resolve_folder
-    from redraft.model.quantize import INT4_GROUP, quantize_folder
+    from redraft.model.quantize import quantize_folder
+    from redraft.quant.int4 import INT4_GROUP
 
     if group is not None and format == "fp8":
         raise SettingError("--group needs --format int4; fp8 has no groups.")

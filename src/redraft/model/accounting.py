@@ -8,6 +8,8 @@ from typing import Any
 
 from redraft.config import FULL, SLIDING, LayerType, ModelConfig
 from redraft.model.vision import VisionConfig
+from redraft.quant import nvfp4
+from redraft.quant.int4 import INT4_GROUP
 
 BYTES_PER_PARAMETER = {"bf16": 2, "fp32": 4}
 QUANTIZED = {"fp8": {"dense": "fp8", "experts": "fp8"}, "int4": {"dense": "fp8", "experts": "int4"},
@@ -55,10 +57,11 @@ class Part:
 
 
 def matrix_bytes(rows: int, inputs: int, format: str) -> int:
-    """Bytes of a matrix: fp8 has an fp32 scale per row, int4 a bf16 scale per 64 inputs, nvfp4 one byte per 16."""
+    """Bytes of a matrix: fp8 has an fp32 scale per row, int4 a bf16 scale and nvfp4 a byte per group of inputs."""
+    numbers = rows * inputs
     if format == "fp8":
-        return rows * inputs + 4 * rows
-    return rows * inputs // 2 + (rows * inputs // 64 * 2 if format == "int4" else rows * inputs // 16)
+        return numbers + 4 * rows
+    return numbers // 2 + (2 * (numbers // INT4_GROUP) if format == "int4" else numbers // nvfp4.GROUP)
 
 
 def text_parts(config: ModelConfig) -> tuple[Part, ...]:

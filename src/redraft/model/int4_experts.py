@@ -20,8 +20,7 @@ from redraft.kernels.packed import PANEL, PanelInt4
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.layouts import Weight, by_parts
 from redraft.model.moe import Experts
-from redraft.model.quantize import INT4_GROUP
-from redraft.quant.int4 import Int4Weight, quantize_int4
+from redraft.quant.int4 import INT4_GROUP, Int4Weight, quantize_int4
 from redraft.quant.prepare import in_panels
 
 

@@ -25,11 +25,10 @@ from redraft.model.names import EXPERTS, split_experts, to_hugging_face
 from redraft.model.shards import MAX_SHARD_SIZE, check_shard_size, write_shards
 from redraft.outputs import check_new, staged_folder
 from redraft.quant.fp8 import quantize_fp8
-from redraft.quant.int4 import check_group, quantize_int4
+from redraft.quant.int4 import INT4_GROUP, check_group, quantize_int4
 
 Quantization = Literal["fp8", "int4"]
 FORMATS: tuple[Quantization, ...] = get_args(Quantization)
-INT4_GROUP = 64
 _DENSE = re.compile(r"layers\.\d+\.(attention\.[qkvo]_proj|mlp\.(gate|up|down)_proj)\.weight")
 
 

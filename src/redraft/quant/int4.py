@@ -10,6 +10,9 @@ from torch import Tensor
 
 from redraft.errors import SettingError
 
+INT4_GROUP = 64
+"""Inputs that share a scale, unless asked otherwise."""
+
 
 @dataclass(frozen=True, slots=True)
 class Int4Weight:
@@ -49,7 +52,7 @@ def check_group(inputs: int, group: int) -> None:
         raise SettingError(f"The weight has {inputs} inputs; int4 needs a multiple of 8.")
 
 
-def quantize_int4(weight: Tensor, group: int = 64) -> Int4Weight:
+def quantize_int4(weight: Tensor, group: int = INT4_GROUP) -> Int4Weight:
     """Round each group of inputs of a weight [...,N,K] to multiples of its largest magnitude over 7.5, scale in bf16.
 
     Raises `SettingError` if the group does not divide K, or K is not a multiple of 8, the codes in a word.
