@@ -59,7 +59,7 @@ def description(config: ModelConfig) -> dict[str, Any]:
 
     text, vision, costs = accounting.text_parts(config), accounting.vision_parts(config), kv_costs(config)
     stored = accounting.total(text) + accounting.total(vision)
-    formats = (*accounting.BYTES_PER_PARAMETER, *accounting.QUANTIZED)
+    formats = (*accounting.BYTES_PER_PARAMETER, *accounting.MATRIX_FORMATS)
     return {
         "architecture": architecture(config),
         "parameters": {
@@ -163,7 +163,7 @@ def _bytes_table(config: ModelConfig) -> Any:
     from redraft.model import accounting
 
     text, vision = accounting.text_parts(config), accounting.vision_parts(config)
-    formats = (*accounting.BYTES_PER_PARAMETER, *accounting.QUANTIZED)
+    formats = (*accounting.BYTES_PER_PARAMETER, *accounting.MATRIX_FORMATS)
     table = _numbers_table(*formats)
     rows = {part.name: (part,) for part in (*text, *vision)} | {"text model": text}
     if vision:

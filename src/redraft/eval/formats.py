@@ -27,7 +27,7 @@ from redraft.kernels.triton.self_conditioning import few_explain, fp8_mean
 from redraft.llm import LLM
 from redraft.model import Transformer
 from redraft.model.packed.vocabulary import Vocabulary, pack_vocabulary
-from redraft.model.quantize import FORMATS, weight_format
+from redraft.model.quantize import QUANTIZATIONS, weight_format
 from redraft.quant.fp8 import quantize_fp8
 from redraft.quant.int4 import quantize_int4
 
@@ -76,7 +76,7 @@ def compare(
     prompts: Sequence[list[int]],
     tasks: Mapping[str, Task],
     *,
-    formats: Sequence[str] = FORMATS,
+    formats: Sequence[str] = QUANTIZATIONS,
     group: int = 64,
     seed: int = 0,
     progress: Callable[[str], None] = lambda format: None,
@@ -109,8 +109,8 @@ def compare(
 
 def _check(formats: Sequence[str], group: int, weights: Mapping[str, Tensor]) -> None:
     for format in formats:
-        if format not in FORMATS:
-            raise SettingError(f"format is {format!r}; it must be {one_of(FORMATS)}.")
+        if format not in QUANTIZATIONS:
+            raise SettingError(f"format is {format!r}; it must be {one_of(QUANTIZATIONS)}.")
         for name, weight in weights.items():
             if weight_format(name, format) == "int4":
                 quantize_int4(weight[..., :1, :], group)  # refuses a group size that does not divide, before any answer

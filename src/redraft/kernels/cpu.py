@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from redraft.kernels import eager
-from redraft.kernels.packed import Experts, dequantized
+from redraft.kernels.packed import ExpertWeight, dequantized
 from redraft.kernels.vocabulary import blocks
 
 MIN_ROWS = 16
@@ -279,7 +279,7 @@ def _packed_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> T
     return out.transpose(1, 2).reshape(batch, count, -1)
 
 
-def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Experts, down: Experts) -> Tensor:
+def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: ExpertWeight, down: ExpertWeight) -> Tensor:
     """`eager.experts` over rows sorted by expert: two products for every expert that has rows."""
     chosen, top_k = index.flatten(), index.shape[1]  # [T*K]
     order = chosen.argsort(stable=True)
@@ -303,7 +303,7 @@ def _slices(tokens: list[int], multiple: int) -> list[tuple[int, int, int]]:
     return [(expert, start, start + max(count, MIN_ROWS)) for expert, start, count in rounded]
 
 
-def _products(rows: Tensor, weights: Experts, slices: list[tuple[int, int, int]]) -> Tensor:
+def _products(rows: Tensor, weights: ExpertWeight, slices: list[tuple[int, int, int]]) -> Tensor:
     """Each slice of rows [R,in] times its expert's weights [E,out,in], transposed -> [R,out]."""
     out = rows.new_empty(len(rows), weights.shape[1])
     for expert, start, stop in slices:

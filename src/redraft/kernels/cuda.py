@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from redraft.kernels import eager
-from redraft.kernels.packed import Experts
+from redraft.kernels.packed import ExpertWeight
 
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
@@ -35,7 +35,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Te
     return out.transpose(1, 2).flatten(2)  # [B,T,N*H]
 
 
-def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Experts, down: Experts) -> Tensor:
+def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: ExpertWeight, down: ExpertWeight) -> Tensor:
     """`eager.experts` as two grouped products over tokens sorted by expert; differentiable, no host sync.
 
     On a GPU these need bf16; anything else is left to `eager`, as are weights in INT4.

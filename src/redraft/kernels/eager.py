@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from redraft.kernels.packed import Experts, dequantized
+from redraft.kernels.packed import ExpertWeight, dequantized
 
 
 def rms_norm(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
@@ -85,7 +85,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Te
     return (weights @ v).transpose(1, 2).reshape(batch, count, -1)
 
 
-def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Experts, down: Experts) -> Tensor:
+def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: ExpertWeight, down: ExpertWeight) -> Tensor:
     """The weighted sum of each token's chosen experts, [T,D].
 
     x [T,D], chosen experts `index` and their `weight` [T,K], gate_up [E,2I,D] (gate rows first), down [E,D,I], both

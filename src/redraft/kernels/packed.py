@@ -146,7 +146,7 @@ Matrix = Tensor | PackedFp8
 Packed = Tensor | PackedFp8 | PackedInt4
 """A weight as the kernels read it; bf16 (or fp32 on a CPU) weights stay plain tensors [...,N,K]."""
 
-Experts = Tensor | PanelInt4
+ExpertWeight = Tensor | PanelInt4
 """One of a layer's two expert weights [E,N,K], as a model on a CPU keeps it."""
 
 

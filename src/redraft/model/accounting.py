@@ -12,8 +12,11 @@ from redraft.quant import nvfp4
 from redraft.quant.int4 import INT4_GROUP
 
 BYTES_PER_PARAMETER = {"bf16": 2, "fp32": 4}
-QUANTIZED = {"fp8": {"dense": "fp8", "experts": "fp8"}, "int4": {"dense": "fp8", "experts": "int4"},
-             "nvfp4": {"experts": "nvfp4"}}  # fmt: skip
+MATRIX_FORMATS = {
+    "fp8": {"dense": "fp8", "experts": "fp8"},
+    "int4": {"dense": "fp8", "experts": "int4"},
+    "nvfp4": {"experts": "nvfp4"},
+}
 """The number format of dense matrices and of experts in each quantized format; the rest is bf16.
 
 `nvfp4` is NVIDIA's checkpoint; `redraft quantize` writes the others.
@@ -41,10 +44,10 @@ class Part:
         return self.active_each * self.count
 
     def bytes_in(self, format: str) -> int:
-        """Bytes of all pieces in bf16, fp32 or one of `QUANTIZED`, scales included."""
+        """Bytes of all pieces in bf16, fp32 or one of `MATRIX_FORMATS`, scales included."""
         if format in BYTES_PER_PARAMETER:
             return self.total * BYTES_PER_PARAMETER[format]
-        return self.bytes_as(QUANTIZED[format])
+        return self.bytes_as(MATRIX_FORMATS[format])
 
     def bytes_as(self, formats: Mapping[str, str]) -> int:
         """Bytes of all pieces with matrices in these number formats, by kind; the rest is bf16."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from redraft.errors import CheckpointError
-from redraft.model.files import Stored, listed, map_shard, read_headers, tensor_in
+from redraft.model.files import HeaderEntry, listed, map_shard, read_headers, tensor_in
 from redraft.model.folders import read_config
 from redraft.model.layouts import IGNORED, PLAIN_DTYPES, Weight, each_tensor, join, layout_of
 from redraft.model.names import EXPERTS, is_vision, split_experts, tied_to, to_hugging_face
@@ -196,7 +196,7 @@ class Checkpoint:
         found = {self._layouts.get(base) for base in bases}
         return {None if layout is None else layout.name for layout in found}
 
-    def _readable(self, name: str, entry: Stored) -> bool:
+    def _readable(self, name: str, entry: HeaderEntry) -> bool:
         base, _, last = name.rpartition(".")
         layout = self._layouts.get(base)
         allowed = {} if layout is None else dict(zip(layout.suffixes, layout.dtypes, strict=True))

@@ -37,7 +37,7 @@ _SAMPLED = 256
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Stored:
+class HeaderEntry:
     """Where a tensor is and what its file's header says about it.
 
     `dtype` is spelled as safetensors does ("BF16"); the tensor's bytes are those of the file from `start` to `end`.
@@ -50,9 +50,9 @@ class Stored:
     end: int
 
 
-def read_headers(folder: Path) -> dict[str, Stored]:
+def read_headers(folder: Path) -> dict[str, HeaderEntry]:
     """Every tensor of every shard of the folder, by its name in the file. Raises `CheckpointError`."""
-    stored: dict[str, Stored] = {}
+    stored: dict[str, HeaderEntry] = {}
     for shard in shards(folder):
         entries = read_header(shard)
         for name in stored.keys() & entries.keys():
@@ -61,7 +61,7 @@ def read_headers(folder: Path) -> dict[str, Stored]:
     return stored
 
 
-def read_header(shard: Path) -> dict[str, Stored]:
+def read_header(shard: Path) -> dict[str, HeaderEntry]:
     """Every tensor of one shard, by its name in the file. Raises `CheckpointError`."""
     check_readable(shard)
     try:
@@ -76,10 +76,10 @@ def read_header(shard: Path) -> dict[str, Stored]:
     return {name: _stored(shard, 8 + length, entry) for name, entry in entries.items()}
 
 
-def _stored(shard: Path, data: int, entry: dict[str, Any]) -> Stored:
+def _stored(shard: Path, data: int, entry: dict[str, Any]) -> HeaderEntry:
     """A tensor by its entry in the header; `data` is where the file's first tensor begins."""
     start, end = (data + offset for offset in entry["data_offsets"])
-    return Stored(shard=shard, shape=tuple(entry["shape"]), dtype=entry["dtype"], start=start, end=end)
+    return HeaderEntry(shard=shard, shape=tuple(entry["shape"]), dtype=entry["dtype"], start=start, end=end)
 
 
 def map_shard(shard: Path) -> mmap.mmap:
@@ -98,7 +98,7 @@ def map_shard(shard: Path) -> mmap.mmap:
         raise CheckpointError(f"{shard} cannot be mapped into memory: {why(error)}.") from error
 
 
-def tensor_in(mapped: mmap.mmap, entry: Stored) -> torch.Tensor:
+def tensor_in(mapped: mmap.mmap, entry: HeaderEntry) -> torch.Tensor:
     """One tensor of a mapped shard, without a copy; the mapping lives as long as it does."""
     count = math.prod(entry.shape)
     return torch.frombuffer(mapped, dtype=DTYPES[entry.dtype], offset=entry.start, count=count).view(entry.shape)
@@ -126,7 +126,7 @@ def fingerprint(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _first_bytes(mapped: mmap.mmap, entry: Stored) -> bytes:
+def _first_bytes(mapped: mmap.mmap, entry: HeaderEntry) -> bytes:
     """The beginning of a tensor's first row."""
     last = entry.shape[-1] if entry.shape else 1
     size = (entry.end - entry.start) // max(math.prod(entry.shape), 1)

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from redraft.kernels.packed import PackedFp8, PackedInt4
-from redraft.model.files import DTYPES, Stored
+from redraft.model.files import DTYPES, HeaderEntry
 from redraft.quant.int4 import Int4Weight
 from redraft.quant.nvfp4 import GROUP, Nvfp4Weight
 
@@ -99,7 +99,7 @@ LAYOUTS = (
 )
 
 
-def layout_of(base: str, stored: Mapping[str, Stored]) -> Layout | None:
+def layout_of(base: str, stored: Mapping[str, HeaderEntry]) -> Layout | None:
     """How the matrix `base` (a name without ".weight") is stored; None if it is plain or absent."""
     for layout in LAYOUTS:
         first = stored.get(base + layout.suffixes[0])

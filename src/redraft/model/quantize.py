@@ -28,7 +28,7 @@ from redraft.quant.fp8 import quantize_fp8
 from redraft.quant.int4 import INT4_GROUP, check_group, quantize_int4
 
 Quantization = Literal["fp8", "int4"]
-FORMATS: tuple[Quantization, ...] = get_args(Quantization)
+QUANTIZATIONS: tuple[Quantization, ...] = get_args(Quantization)
 _DENSE = re.compile(r"layers\.\d+\.(attention\.[qkvo]_proj|mlp\.(gate|up|down)_proj)\.weight")
 
 
@@ -41,8 +41,10 @@ def weight_format(name: str, format: str) -> str | None:
 
 def check_format(quantization: str | None) -> None:
     """Raise `SettingError` for anything but the name of a format or None."""
-    if quantization is not None and quantization not in FORMATS:
-        raise SettingError(f"quantization is {quantization!r}; it must be {one_of(FORMATS, 'None')}.", "quantization")
+    if quantization is not None and quantization not in QUANTIZATIONS:
+        raise SettingError(
+            f"quantization is {quantization!r}; it must be {one_of(QUANTIZATIONS, 'None')}.", "quantization"
+        )
 
 
 def check_requantization(stored: Mapping[str, str], asked: str | None) -> None:
@@ -77,8 +79,8 @@ def quantize_folder(
     be made, and `CheckpointError` for a source that is damaged, has values that are not finite, or is quantized
     already. Nothing is left behind on failure.
     """
-    if format not in FORMATS:
-        raise SettingError(f"format is {format!r}; it must be {one_of(FORMATS)}.", "format")
+    if format not in QUANTIZATIONS:
+        raise SettingError(f"format is {format!r}; it must be {one_of(QUANTIZATIONS)}.", "format")
     check_shard_size(max_shard_size)
     check_new(target)
     checkpoint = Checkpoint(source)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from redraft.kernels import cpu, vocabulary
 from redraft.kernels.native.build import arguments_of, library
-from redraft.kernels.packed import PANEL, Experts, PanelInt4
+from redraft.kernels.packed import PANEL, ExpertWeight, PanelInt4
 
 __all__ = [
     "add_norm", "attention", "available", "distribution", "expectation", "experts", "gelu_gate", "head", "linear",
@@ -83,7 +83,7 @@ def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Te
     return out
 
 
-def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Experts, down: Experts) -> Tensor:
+def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: ExpertWeight, down: ExpertWeight) -> Tensor:
     """See `eager.experts`; plain weights must have the inputs outermost in memory (`cpu.input_major`)."""
     (tokens, top_k), (count, width, inner) = index.shape, down.shape
     matrices = _matrices(x, gate_up, down)
@@ -96,7 +96,7 @@ def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: Experts, down: Ex
     return out
 
 
-def _matrices(x: Tensor, gate_up: Experts, down: Experts) -> tuple[Tensor | int | None, ...] | None:
+def _matrices(x: Tensor, gate_up: ExpertWeight, down: ExpertWeight) -> tuple[Tensor | int | None, ...] | None:
     """Values and scales of both weights and the group, as C arguments; None if the C function does not take them."""
     if isinstance(gate_up, Tensor) and isinstance(down, Tensor):
         turned = gate_up.mT.is_contiguous() and down.mT.is_contiguous()

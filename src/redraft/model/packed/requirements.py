@@ -15,7 +15,7 @@ from redraft.model.packed.settings import WeightSettings
 from redraft.model.packed.tensor_parallel import SHARDED, check_tensor_parallel
 from redraft.model.packed.weights import products
 from redraft.model.placement import OLDEST, OLDEST_FP8, lacks_fp8
-from redraft.model.quantize import FORMATS, check_requantization, requantization_refusal, weight_format
+from redraft.model.quantize import QUANTIZATIONS, check_requantization, requantization_refusal, weight_format
 from redraft.model.transformer import Transformer
 from redraft.quant.prepare import check_int4_group
 
@@ -130,12 +130,12 @@ def check_room(
     free = min(torch.cuda.mem_get_info(device)[0] for device in devices) if free is None else free
     more = WORKING_BYTES + (accounting.bytes_in(accounting.vision_parts(config), "bf16") if vision else 0)
     needed: dict[str | None, int] = {
-        name: _weight_bytes(config, name, len(devices)) + more for name in (None, *FORMATS)
+        name: _weight_bytes(config, name, len(devices)) + more for name in (None, *QUANTIZATIONS)
     }
     needed[None] -= _saved_bytes(config, stored, changed) // len(devices)
     if needed[asked] <= free:
         return
-    possible = [name for name in FORMATS if not requantization_refusal(stored, name)]
+    possible = [name for name in QUANTIZATIONS if not requantization_refusal(stored, name)]
     smaller = [name for name in possible if needed[name] <= min(free, needed[asked] - 1)]
     advice = f"quantization={smaller[0]!r} would fit" if smaller else "no format would fit"
     each, where = "", str(devices[0])
@@ -172,7 +172,7 @@ def resulting_format(stored: Mapping[str, str], asked: str | None) -> str:
 
 def _weight_bytes(config: ModelConfig, format: str | None, gpus: int) -> int:
     """Bytes that the text model's weights take on the first of some GPUs that share its layers; None is bf16."""
-    formats = accounting.QUANTIZED[format] if format else {}
+    formats = accounting.MATRIX_FORMATS[format] if format else {}
     parts = [(part.bytes_as(formats), gpus if part.name in SHARDED else 1) for part in accounting.text_parts(config)]
     return sum(-(-size // among) for size, among in parts)
 

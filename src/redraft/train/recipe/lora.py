@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from redraft.errors import one_of
-from redraft.model.quantize import FORMATS
+from redraft.model.quantize import QUANTIZATIONS
 from redraft.train.recipe.checks import Checks
 
 
@@ -30,8 +30,8 @@ class LoraSettings:
         checks.at_least(0, "alpha")
         checks.below_one("dropout")
         checks.that(len(self.targets) > 0, "targets", "at least one group or pattern")
-        known = self.quantization in ("", *FORMATS)
-        checks.that(known, "quantization", one_of(FORMATS, "empty"))
+        known = self.quantization in ("", *QUANTIZATIONS)
+        checks.that(known, "quantization", one_of(QUANTIZATIONS, "empty"))
         if self.alpha == 0:
             object.__setattr__(self, "alpha", float(self.rank))
 
