@@ -120,14 +120,14 @@ def floor_ms(components: tuple[Component, ...], ceilings: Ceilings) -> float:
 
 
 def _attention(config: ModelConfig, batch: int, context: int, kv_bytes: int) -> Component:
-    """Scores and weighted values over cached tokens and the canvas; sliding layers keep one window of the context."""
+    """Scores and weighted values over cached tokens and the canvas; in sliding layers, of what their window reaches."""
     length, moved, flops = config.canvas_length, 0.0, 0.0
     for kind in (SLIDING, FULL):
         layers = config.layer_types.count(kind)
         if not layers:
             continue
         layer = config.layer_types.index(kind)
-        seen = length + (min(context, config.sliding_window) if kind == SLIDING else context)
+        seen = length + (min(context, config.sliding_window - 1) if kind == SLIDING else context)
         dim = config.layer_head_dim(layer)
         moved += layers * batch * seen * 2 * config.layer_kv_heads(layer) * dim * kv_bytes
         flops += layers * batch * 4 * config.num_attention_heads * dim * length * seen
