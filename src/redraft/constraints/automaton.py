@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from itertools import chain
 from operator import le
 
 import numpy as np
@@ -102,24 +101,23 @@ class Dfa:
 
     def matches(self, symbols: Iterable[int]) -> bool:
         """Whether the string is accepted."""
-        state = -1 if self.empty else 0
-        for symbol in symbols:
-            if state < 0:
-                return False
-            column = int(np.searchsorted(self.first, symbol, "right")) - 1
-            state = int(self.table[state, column]) if column >= 0 else -1
+        *_, state = self._states(symbols)
         return state >= 0 and bool(self.accept[state])
 
     def prefixes(self, symbols: Iterable[int]) -> Iterator[int]:
         """The lengths of the string's beginnings that are accepted, in rising order."""
+        return (length for length, state in enumerate(self._states(symbols)) if state >= 0 and self.accept[state])
+
+    def _states(self, symbols: Iterable[int]) -> Iterator[int]:
+        """The states before the first symbol and after each; -1, the last then, where there is none."""
         state = -1 if self.empty else 0
-        for length, symbol in enumerate(chain(symbols, (-1,))):
+        yield state
+        for symbol in symbols:
             if state < 0:
                 return
-            if self.accept[state]:
-                yield length
             column = int(np.searchsorted(self.first, symbol, "right")) - 1
             state = int(self.table[state, column]) if column >= 0 else -1
+            yield state
 
 
 class Nfa:
