@@ -328,7 +328,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"json_schema": {"enum": [b"x"]}}, "holds b'x', which is not a JSON value"),
     ({"json_schema": {"properties": {1: {}}}}, "holds the name 1, which is not a string"),
     ({"json_schema": {"const": float("nan")}}, "holds nan, which is not a JSON number"),
-    ({"json_schema": '{"enum": [1e999]}'}, "holds inf, which is not a JSON number"),
+    ({"json_schema": '{"enum": [1e999]}'}, "holds 1e999, which has more than 320 digits"),
+    ({"json_schema": {"enum": [float("inf")]}}, "holds inf, which is not a JSON number"),
     (
         {"tools": [named("f", {"properties": {"k": {"enum": [1.0, 1e400]}}})], "tool_choice": "required"},
         r"tools\[0\].function.parameters.properties.k.enum\[1\] holds inf, which is not a JSON number",

@@ -38,13 +38,14 @@ def test_a_way_that_is_no_schema_is_refused(keyword: str) -> None:
     ('{"type": "integer", "minimum": 9007199254740993.0}', ["9007199254740993"], ["9007199254740992"]),
     ('{"type": "integer", "maximum": 9.007199254740993e15}', ["9007199254740993"], ["9007199254740994"]),
     ('{"type": "number", "minimum": 9007199254740993.5}', ["9007199254740993.5"], ["9007199254740993.4"]),
-    ('{"enum": [9007199254740993.0], "minimum": 9007199254740993.0}', ["9007199254740992.0"], ["9007199254740993"]),
+    ('{"enum": [9007199254740993.0], "minimum": 9007199254740993.0}', ["9007199254740993.0"], ["9007199254740992.0"]),
+    ('{"const": [0.10000000000000000001]}', ["[0.10000000000000000001]"], ["[0.1]"]),
     ({"enum": [1, 1.0]}, ["1"], ["1.0"]),
     ({"type": "string", "pattern": r"^\ud83d\uDE00[\ud83d\ude00-\ud83d\ude02]$"}, ['"😀😁"'], ['"😀"', '"😀😃"']),
     ({"type": "array", "uniqueItems": True, "items": {"enum": [1, 1.0]}}, ["[1]"], ["[1.0]"]),
     ({"type": "integer", "minimum": 9007199254740993}, ["9007199254740993"], ["9007199254740992"]),
 ])  # fmt: skip
-def test_bounds_keep_the_digits_that_a_text_gives_them(schema: Any, good: list[str], bad: list[str]) -> None:
+def test_numbers_keep_the_digits_that_a_text_gives_them(schema: Any, good: list[str], bad: list[str]) -> None:
     dfa = compile_bytes(compile_schema(schema_of(schema), Budget(), strict=True), Budget())
     assert all(dfa.matches(text.encode()) for text in good)
     assert not any(dfa.matches(text.encode()) for text in bad)

@@ -28,14 +28,14 @@ def check_json(raw: Any) -> None:
     elif isinstance(raw, list | tuple):
         for value in raw:
             check_json(value)
-    elif isinstance(raw, float) and not math.isfinite(raw):
-        raise ConstraintError(f"The schema holds {raw}, which is not a JSON number.")
-    elif isinstance(raw, int) and abs(raw) >= 10**MAX_DIGITS:
-        raise ConstraintError(f"The schema holds an integer of more than {MAX_DIGITS} digits.")
     elif isinstance(raw, Written) and _is_absurd(raw):
         raise ConstraintError(
             f"The schema holds {raw.text:.80}, which has more than {MAX_DIGITS} digits before or after its point."
         )
+    elif isinstance(raw, float) and not math.isfinite(raw):
+        raise ConstraintError(f"The schema holds {raw}, which is not a JSON number.")
+    elif isinstance(raw, int) and abs(raw) >= 10**MAX_DIGITS:
+        raise ConstraintError(f"The schema holds an integer of more than {MAX_DIGITS} digits.")
     elif not isinstance(raw, str | float | int | None):
         raise ConstraintError(f"The schema holds {raw!r:.80}, which is not a JSON value.")
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal, InvalidOperation, localcontext
 from functools import lru_cache
-from math import isfinite
 
 from redraft.constraints.expression import EMPTY, NOTHING, Expression, alt, chars, optional, repeat, seq, text
 from redraft.errors import ConstraintError
@@ -33,7 +32,7 @@ def parse_number(text: str) -> float:
     """A JSON number with a point or an exponent, for `json.loads`."""
     value = float(text)
     try:
-        if not isfinite(value) or Decimal(str(value)) == Decimal(text):
+        if Decimal(str(value)) == Decimal(text):
             return value
     except InvalidOperation:  # an exponent beyond what a decimal can have
         pass
