@@ -2,9 +2,10 @@
 
 import pytest
 
-from redraft.bench.constraints import problem, validator
+from redraft.bench.constraints import measure_schemas, problem, validator
 from redraft.bench.schema_answers import PAIRS, measure_answers
 from redraft.llm import LLM
+from redraft.text.tokenizer import Tokenizer
 
 POINT = {"type": "object", "properties": {"x": {"type": "integer"}, "day": {"type": "string", "format": "date"}},
          "required": ["x", "day"], "additionalProperties": False}  # fmt: skip
@@ -18,6 +19,13 @@ def test_random_weights_write_what_validates(random_llm: LLM) -> None:
     assert figures.too_long == 1
     assert not figures.invalid
     assert sum(figures.by_steps.values()) == sum(figures.by_canvas.values()) == 1
+
+
+def test_schemas_refused_for_the_same_reason_are_counted_together(tokenizer: Tokenizer) -> None:
+    unique = {"uniqueItems": True}
+    schemas = [("a", {"properties": {"a": unique}}), ("b", unique)]
+    figures = measure_schemas(tokenizer, schemas, answers=0, validate=None)
+    assert list(figures.refused.values()) == [2]
 
 
 def test_time_ends_a_run(random_llm: LLM) -> None:
