@@ -17,8 +17,10 @@ if TYPE_CHECKING:
     from redraft.deciding import Decision, Reading
     from redraft.diffusion.records import Commit, DenoiseStep, FinishReason, Record
     from redraft.editing import EditResult, NextEdit
+    from redraft.engine.async_engine import AsyncEngine
     from redraft.engine.request import AnswerStats, Stats, TokenConfidence
     from redraft.engine.result import AnswerStream, ChatReply, GenerateResult
+    from redraft.engine.settings import EngineSettings
     from redraft.filling import Filling, FillResult
     from redraft.llm import LLM
     from redraft.loading import load
@@ -32,11 +34,13 @@ __all__ = [
     "LLM",
     "AnswerStats",
     "AnswerStream",
+    "AsyncEngine",
     "ChatReply",
     "Commit",
     "Decision",
     "DenoiseStep",
     "EditResult",
+    "EngineSettings",
     "FillResult",
     "Filling",
     "FinishReason",
@@ -61,8 +65,10 @@ _HOMES = {
     "redraft.deciding": ("Decision", "Reading"),
     "redraft.editing": ("EditResult", "NextEdit"),
     "redraft.filling": ("FillResult", "Filling"),
+    "redraft.engine.async_engine": ("AsyncEngine",),
     "redraft.engine.request": ("AnswerStats", "Stats", "TokenConfidence"),
     "redraft.engine.result": ("AnswerStream", "ChatReply", "GenerateResult"),
+    "redraft.engine.settings": ("EngineSettings",),
     "redraft.llm": ("LLM",),
     "redraft.loading": ("load",),
     "redraft.model.weights": ("load_model", "save_model"),
