@@ -56,7 +56,7 @@ def test_few_tokens_are_as_good_as_all(
     # A product's rounding follows the number of its columns: 2e-5 of a logit here.
     torch.testing.assert_close(few.soft, all_.soft, atol=5e-5, rtol=1e-4)
     with torch.inference_mode():  # the two most likely of all tokens, though fewer may be possible
-        top = top_tokens(model, hidden_states(model), few.argmax, 0.6, limit, 2)
+        top = top_tokens(model, hidden_states(model), few.argmax, 0.6, limit, count=2)
     chosen, token_ids, logprobs = map(torch.tensor, (top.chosen, top.token_ids, top.logprobs))
     assert token_ids.shape == logprobs.shape == (LENGTH, 2)
     assert torch.isfinite(chosen).all()

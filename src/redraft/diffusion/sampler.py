@@ -139,9 +139,10 @@ def top_tokens(
     hidden: Tensor,
     tokens: Tensor,
     temperature: float,
-    constraint: CanvasConstraint | None,
-    count: int,
+    constraint: CanvasConstraint | None = None,
     not_first: Sequence[int] = (),
+    *,
+    count: int,
 ) -> TopTokens:
     """Log-probabilities of a canvas' `tokens` int64 [L] and of the `count` most likely ones, from its hidden states.
 

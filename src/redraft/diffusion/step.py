@@ -79,8 +79,9 @@ def advance(
     model: Transformer, hidden: Tensor, state: CanvasState, rule: StepRule, uniform: Tensor, noise: Tensor
 ) -> tuple[CanvasState, Outcome]:
     """Take a step from the canvas' hidden states [L,D]; `uniform` fp64 and `noise` int64 [L] are its random numbers."""
-    distribution = rule.temperature, rule.constraint, rule.not_first
-    prediction = sampler.predict(model, hidden, uniform, *distribution, want_soft=not rule.last)  # ii.
+    prediction = sampler.predict(  # ii.
+        model, hidden, uniform, rule.temperature, rule.constraint, rule.not_first, want_soft=not rule.last
+    )
     return decide(prediction, state, rule, noise)
 
 

@@ -123,8 +123,9 @@ def attach_logprobs(model: Transformer, hidden: Tensor, segment: Denoise, result
     if segment.logprobs is None or not (segment.last or result.converged):
         return result
     tokens = torch.from_numpy(result.argmax_canvas).to(model.device).long()
-    distribution = segment.temperature, segment.constraint
-    top = top_tokens(model, hidden, tokens, *distribution, segment.logprobs, segment.not_first)
+    top = top_tokens(
+        model, hidden, tokens, segment.temperature, segment.constraint, segment.not_first, count=segment.logprobs
+    )
     return replace(result, top=top)
 
 

@@ -101,8 +101,9 @@ class Settling:
         drawn, limits = [uniform[self._free[row]] for row in rows], [rule.constraint for rule in rules]
         heat, want_soft, predictions = rules[0].temperature, not rules[0].last, list[Prediction]()
         for part in _runs(list(map(len, hidden)), rows_at_once(self._model)):
-            given = hidden[part], drawn[part], heat, limits[part]
-            predictions += predict_together(self._model, *given, want_soft=want_soft)
+            predictions += predict_together(
+                self._model, hidden[part], drawn[part], heat, limits[part], want_soft=want_soft
+            )
         return predictions
 
     def _begin(self, row: int, noise: Tensor) -> CanvasState:
