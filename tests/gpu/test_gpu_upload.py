@@ -27,8 +27,8 @@ def test_any_weight_keeps_its_form() -> None:
     assert moved.values.shape == values.shape
     assert torch.equal(moved.values.cpu().view(torch.uint8), values.view(torch.uint8))
     assert torch.equal(moved.scale.cpu(), weight.scale)
-    turned = torch.randn(2048, 4096).T
-    assert torch.equal(upload(turned, CUDA).cpu(), turned)
+    transposed = torch.randn(2048, 4096).T
+    assert torch.equal(upload(transposed, CUDA).cpu(), transposed)
     assert upload(moved, CUDA).values.data_ptr() == moved.values.data_ptr()
 
 

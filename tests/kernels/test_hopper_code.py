@@ -91,13 +91,13 @@ def test_head(fp8: bool, gluon: bool) -> None:
 
 def soft_embeddings(fp8: bool, capability: int) -> list[Compiled]:
     """What soft embeddings launch, with a table in FP8 or bf16, compiled for a compute capability."""
-    turned = PackedFp8(meta(WIDTH, VOCAB, dtype=torch.float8_e4m3fn), fp32(WIDTH)) if fp8 else None
+    transposed = PackedFp8(meta(WIDTH, VOCAB, dtype=torch.float8_e4m3fn), fp32(WIDTH)) if fp8 else None
     tiles = head.Tiles(peaks=fp32(ROWS, 1024), masses=fp32(ROWS, 1024), moments=fp32(ROWS, 1024), size=256)
     rows: dict[str, Any] = {name: fp32(ROWS) for name in ("argmax", "candidate", "entropy", "peak", "certainty")}
     prediction = head.HeadResult(**rows, tiles=tiles)
     return compiled(
         self_conditioning.soft_embeddings, bf16(ROWS, VOCAB), prediction, TABLE if fp8 else bf16(VOCAB, WIDTH), bf16(1),
-        30.0, fp32(SEGMENTS), int32(SEGMENTS), SEGMENT, turned=turned, capability=capability,
+        30.0, fp32(SEGMENTS), int32(SEGMENTS), SEGMENT, transposed=transposed, capability=capability,
     )  # fmt: skip
 
 

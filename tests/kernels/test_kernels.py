@@ -428,11 +428,11 @@ def test_input_major_weights_change_nothing_but_the_memory() -> None:
     index = CHOICES["uneven"](50)
     x, weight = normal(50, 64).float(), normal(50, 2).abs().float()
     gate_up, down = 0.2 * normal(8, 96, 64).float(), 0.2 * normal(8, 64, 48).float()
-    turned = [cpu.input_major(w).copy_(w) for w in (gate_up, down)]
-    assert turned[0].shape == gate_up.shape
-    assert turned[0].mT.is_contiguous()
+    transposed = [cpu.input_major(w).copy_(w) for w in (gate_up, down)]
+    assert transposed[0].shape == gate_up.shape
+    assert transposed[0].mT.is_contiguous()
     expected = cpu.experts(x, index, weight, gate_up, down)
-    torch.testing.assert_close(cpu.experts(x, index, weight, *turned), expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(cpu.experts(x, index, weight, *transposed), expected, rtol=1e-5, atol=1e-6)
 
 
 # --- the table ---------------------------------------------------------------------------------------------------

@@ -370,8 +370,10 @@ def test_soft_embeddings_in_fp8() -> None:
     way = self_conditioning.choose(logits, seen.tiles, CAP, heat, want, mixed()).way
     with kernels.force("eager"):
         exact = self_conditioning.soft_embeddings(logits, seen, embedding, *arguments).float()
-        theirs = self_conditioning.soft_embeddings(logits, seen, kept.head, *arguments, turned=kept.turned).float()
-    ours = self_conditioning.soft_embeddings(logits, seen, kept.head, *arguments, turned=kept.turned).float()
+        theirs = self_conditioning.soft_embeddings(
+            logits, seen, kept.head, *arguments, transposed=kept.transposed
+        ).float()
+    ours = self_conditioning.soft_embeddings(logits, seen, kept.head, *arguments, transposed=kept.transposed).float()
     for wanted in (rows & (way == 1), rows & (way == 2)):
         assert wanted.any()
         assert (ours - theirs)[wanted].norm() <= 0.02 * theirs[wanted].norm()

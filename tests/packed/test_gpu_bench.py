@@ -126,9 +126,9 @@ def test_sharp_distributions_are_those_of_a_few_tokens_and_only_for_a_while(fp8:
         assert entropy() < 0.9 * flat
         longer = vocabulary.rows(tokens, torch.float32)
         assert ((longer / rows).nan_to_num(1).amax(1) > 19).sum() == LIKELY_TOKENS
-        if vocabulary.turned is not None:
-            turned = vocabulary.turned.dequantize(torch.float32).T
-            assert (turned - longer).norm() < 0.04 * longer.norm()
+        if vocabulary.transposed is not None:
+            transposed = vocabulary.transposed.dequantize(torch.float32).T
+            assert (transposed - longer).norm() < 0.04 * longer.norm()
     for tensor, kept in zip(tensors(vocabulary), before, strict=True):
         assert torch.equal(tensor.view(torch.uint8), kept.view(torch.uint8))
 

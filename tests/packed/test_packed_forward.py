@@ -191,10 +191,10 @@ def test_a_vocabulary_in_fp8_is_two_roundings_of_one_table(
 ) -> None:
     """Bit for bit what rounding rows and columns of the whole table makes, however many tokens are taken at a time."""
     table, kept = plain.embedding.weight, fp8.vocabulary
-    assert kept.turned is not None
+    assert kept.transposed is not None
     assert isinstance(kept.head, PackedFp8)
     assert torch.equal(kept.head.dequantize(torch.float32), quantize_fp8(table).dequantize(torch.float32))
-    assert torch.equal(kept.turned.dequantize(torch.float32), quantize_fp8(table.T).dequantize(torch.float32))
+    assert torch.equal(kept.transposed.dequantize(torch.float32), quantize_fp8(table.T).dequantize(torch.float32))
     assert sum(tensor.nbytes for tensor in tensors(kept)) == 2 * table.numel() + 4 * sum(table.shape)
     monkeypatch.setattr(vocabulary, "NUMBERS_AT_A_TIME", 5 * table.shape[1])
     again = vocabulary.pack_vocabulary(table, CPU, torch.float32, fp8=True)

@@ -96,7 +96,7 @@ def memory_bytes(model: Transformer, settings: EngineSettings) -> int:
         free = min(torch.cuda.mem_get_info(device)[0] for device in devices)
         if isinstance(model, PackedTransformer):
             segments = most_segments(settings.slots, _prompt_tokens(model, settings), model.config.canvas_length)
-            fp8 = model.packed.vocabulary.turned is not None
+            fp8 = model.packed.vocabulary.transposed is not None
             free -= working_bytes(model.config, segments, model.dtype.itemsize, fp8_vocabulary=fp8)
         if model.vision is not None:
             free -= VISION_BYTES + FORWARD_TOKENS * model.config.hidden_size * model.dtype.itemsize

@@ -129,7 +129,9 @@ def _sample(
         best, candidate = (automaton.tokens[column.long()].int() for column in (best, candidate))
     obeying = replace(prediction, argmax=best, candidate=candidate, entropy=prediction.entropy + spoiled)
     table = vocabulary.head, shard.embedding_scale, None, cool, fields.views["want_soft"], segments
-    soft = partial(call, "soft_embeddings", soft_embeddings, logits, prediction, *table, turned=vocabulary.turned)
+    soft = partial(
+        call, "soft_embeddings", soft_embeddings, logits, prediction, *table, transposed=vocabulary.transposed
+    )
     return Sampled(predictions=[obeying], soft=[], last=soft), held
 
 

@@ -167,5 +167,7 @@ def _sample_at_once(
     given = hidden, vocabulary.head, cap, temperatures, fields.counters, segments, logits, fields.views["not_first"]
     prediction = call("predict", predict, *given)
     table = vocabulary.head, scale, cap, temperatures, fields.views["want_soft"], segments
-    soft = partial(call, "soft_embeddings", soft_embeddings, logits, prediction, *table, turned=vocabulary.turned)
+    soft = partial(
+        call, "soft_embeddings", soft_embeddings, logits, prediction, *table, transposed=vocabulary.transposed
+    )
     return prediction, soft

@@ -150,10 +150,10 @@ def _hidden(model: Transformer, prompt: list[int], canvas: Tensor, soft: Tensor 
 
 def _fp8_soft_embeddings(model: Transformer, vocabulary: Vocabulary, logits: Tensor) -> Tensor:
     """`Transformer.soft_embeddings` of tempered logits [...,V], rounded as by `kernels.triton.self_conditioning`."""
-    assert vocabulary.turned is not None
+    assert vocabulary.transposed is not None
     x = logits.to(model.dtype)
     probabilities = x.softmax(-1, dtype=torch.float32)
-    gathered, dense = vocabulary.mean(probabilities.to(model.dtype)), fp8_mean(x, vocabulary.turned).to(model.dtype)
+    gathered, dense = vocabulary.mean(probabilities.to(model.dtype)), fp8_mean(x, vocabulary.transposed).to(model.dtype)
     return torch.where(few_explain(probabilities)[..., None], gathered, dense) * model.embedding_scale
 
 

@@ -154,10 +154,10 @@ def head(hidden: Tensor, weight: Tensor, cap: float, temperature: float) -> Tens
 def products_by_parts(rows: Tensor, weight: Tensor, factor: float) -> Tensor:
     """`factor` times rows [R,D] times the embedding [V,D], in P parts of the vocabulary: [P,R,V/P]."""
     parts = _parts(weight)
-    turned = weight.unflatten(0, (parts, -1)).mT
+    transposed = weight.unflatten(0, (parts, -1)).mT
 
     def product(rows: Tensor) -> Tensor:
-        return torch.baddbmm(rows.new_empty(()), rows.expand(parts, -1, -1), turned, beta=0, alpha=factor)
+        return torch.baddbmm(rows.new_empty(()), rows.expand(parts, -1, -1), transposed, beta=0, alpha=factor)
 
     return in_parts(product, rows, _vocabulary_rows(weight), 1) if rows.dtype == torch.bfloat16 else product(rows)
 

@@ -69,7 +69,7 @@ def test_soft_embeddings(both: Callable[..., None], fp8: bool) -> None:
 
     def results() -> list[Tensor]:
         given = torch.tensor([6.0]), CAP, HEAT, ints(1, 1, 1), SEGMENTS
-        return [soft_embeddings(*predicted(208), table.head, *given, turned=table.turned, tile=SOFT)]
+        return [soft_embeddings(*predicted(208), table.head, *given, transposed=table.transposed, tile=SOFT)]
 
     both(results)
 

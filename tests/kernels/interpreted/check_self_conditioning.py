@@ -97,8 +97,8 @@ def test_a_table_in_fp8() -> None:
     arguments = torch.tensor([6.0]), CAP, HEAT, WANT, SEGMENTS
     with kernels.force("eager"):
         exact = soft_embeddings(logits, seen, embedding, *arguments)
-        theirs = soft_embeddings(logits, seen, kept.head, *arguments, turned=kept.turned)
-    ours = soft_embeddings(logits, seen, kept.head, *arguments, turned=kept.turned, tile=SoftTile(
+        theirs = soft_embeddings(logits, seen, kept.head, *arguments, transposed=kept.transposed)
+    ours = soft_embeddings(logits, seen, kept.head, *arguments, transposed=kept.transposed, tile=SoftTile(
         rows=16, columns=32, depth=32, splits=2, warps=4, stages=2))  # fmt: skip
     # The interpreter cuts the weights of dense rows off where the twin rounds.
     for wanted, apart in ((way == DENSE, 0.08), (way == SPARSE, 2 * DROPPED)):

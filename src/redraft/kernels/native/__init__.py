@@ -99,8 +99,8 @@ def experts(x: Tensor, index: Tensor, weight: Tensor, gate_up: ExpertWeight, dow
 def _matrices(x: Tensor, gate_up: ExpertWeight, down: ExpertWeight) -> tuple[Tensor | int | None, ...] | None:
     """Values and scales of both weights and the group, as C arguments; None if the C function does not take them."""
     if isinstance(gate_up, Tensor) and isinstance(down, Tensor):
-        turned = gate_up.mT.is_contiguous() and down.mT.is_contiguous()
-        return (gate_up, None, down, None, 0) if turned and _takes(x, gate_up, down) else None
+        transposed = gate_up.mT.is_contiguous() and down.mT.is_contiguous()
+        return (gate_up, None, down, None, 0) if transposed and _takes(x, gate_up, down) else None
     if isinstance(gate_up, PanelInt4) and isinstance(down, PanelInt4) and gate_up.group == down.group and _takes(x):
         return gate_up.codes, gate_up.scale, down.codes, down.scale, gate_up.group
     return None

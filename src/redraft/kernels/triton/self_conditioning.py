@@ -94,25 +94,25 @@ def soft_embeddings(
     want: Tensor,
     segments: Segments,
     *,
-    turned: PackedFp8 | None = None,
+    transposed: PackedFp8 | None = None,
     tile: SoftTile | None = None,
 ) -> Tensor:
     """Probability-weighted embeddings times `scale` [1], [R,D] in the scale's dtype; 0 where not wanted.
 
     logits [R,V] as `head.predict` stored them (the kernels overwrite them), temperatures fp32 [S], want int32 [S]: 0
     for segments whose next step needs none. Tempered logits are rounded to the working dtype first, as the reference
-    stores them between steps. `turned` [D,V], the transposed embedding, makes the dense product FP8 and is required for
-    an embedding in FP8; `tile` overrides the product's tuned shape. Kernels need the tiles of a prediction by kernels.
+    stores them between steps. `transposed` [D,V] holds the embedding for the dense product in FP8, which an embedding
+    in FP8 requires; `tile` overrides the product's tuned shape. Kernels need the tiles of a prediction by kernels.
     """
     if use_triton(logits) and prediction.tiles is not None:
         ways = choose(logits, prediction.tiles, cap, temperatures, want, segments)
-        return mean_embeddings(logits, prediction.peak, ways, embedding, turned, scale, cap, temperatures,
-                               tile or tuned(values_and_scale(embedding if turned is None else turned)[0]))  # fmt: skip
+        tile = tile or tuned(values_and_scale(embedding if transposed is None else transposed)[0])
+        return mean_embeddings(logits, prediction.peak, ways, embedding, transposed, scale, cap, temperatures, tile)
     x = tempered(logits, cap, temperatures).to(scale.dtype)
     probabilities = x.softmax(-1, dtype=torch.float32)
     mean = probabilities.to(scale.dtype) @ dequantized(embedding, scale.dtype)
-    if turned is not None:
-        mean = torch.where(few_explain(probabilities)[:, None], mean, fp8_mean(x, turned).to(scale.dtype))
+    if transposed is not None:
+        mean = torch.where(few_explain(probabilities)[:, None], mean, fp8_mean(x, transposed).to(scale.dtype))
     wanted = segments.live() & ((segments.kind == DENOISE) & (want != 0)).repeat_interleave(segments.rows)
     return torch.where(wanted[:, None], mean * scale, 0.0)
 
@@ -123,10 +123,10 @@ def few_explain(probabilities: Tensor) -> Tensor:
     return 1 - kept <= DROPPED / 2
 
 
-def fp8_mean(x: Tensor, turned: PackedFp8) -> Tensor:
+def fp8_mean(x: Tensor, transposed: PackedFp8) -> Tensor:
     """The mean embedding fp32 [...,D] under tempered logits [...,V], with weights and table in FP8."""
-    weights = ((x.float() - x.float().amax(-1, keepdim=True)).exp() * LARGEST_E4M3).to(turned.values.dtype).float()
-    return weights @ turned.dequantize(torch.float32).T / weights.sum(-1, keepdim=True)
+    weights = ((x.float() - x.float().amax(-1, keepdim=True)).exp() * LARGEST_E4M3).to(transposed.values.dtype).float()
+    return weights @ transposed.dequantize(torch.float32).T / weights.sum(-1, keepdim=True)
 
 
 def tuned(table: Tensor) -> SoftTile:
@@ -159,27 +159,27 @@ def choose(
 
 
 def mean_embeddings(
-    logits: Tensor, peak: Tensor, ways: Ways, embedding: Matrix, turned: PackedFp8 | None, scale: Tensor,
+    logits: Tensor, peak: Tensor, ways: Ways, embedding: Matrix, transposed: PackedFp8 | None, scale: Tensor,
     cap: float | None, temperatures: Tensor, tile: SoftTile,
 ) -> Tensor:  # fmt: skip
-    """Soft embeddings [R,D] of rows whose ways are chosen; without `turned`, weights replace logits in place."""
+    """Soft embeddings [R,D] of rows whose ways are chosen; without `transposed`, weights replace logits in place."""
     (rows, vocab), width, device = logits.shape, embedding.shape[1], logits.device
     table, token_scale = values_and_scale(embedding)
     packed, place = (torch.empty(rows, dtype=torch.int32, device=device) for _ in range(2))
     dense = torch.empty(1, dtype=torch.int32, device=device)
     _pack_kernel[(1,)](ways.way, packed, place, dense, rows, BLOCK=next_power_of_2(rows), num_warps=8, **early(logits))
     sums = torch.empty(rows, cdiv(vocab, CHUNK), dtype=torch.float32, device=device)
-    weights = logits if turned is None else torch.empty(rows, vocab, dtype=turned.values.dtype, device=device)
+    weights = logits if transposed is None else torch.empty(rows, vocab, dtype=transposed.values.dtype, device=device)
     _weigh_kernel[(rows, sums.shape[1])](
         logits, peak, temperatures, ways.way, place, weights, sums, vocab, cap,
-        SEGMENT_ROWS=rows // len(temperatures), CHUNK=CHUNK, FP8=turned is not None, num_warps=8, **early(logits),
+        SEGMENT_ROWS=rows // len(temperatures), CHUNK=CHUNK, FP8=transposed is not None, num_warps=8, **early(logits),
     )  # fmt: skip
-    if turned is None:
+    if transposed is None:
         factors, column_scale = (weights, descriptor(table, tile.depth, tile.columns)), None
     else:
         of_weights = descriptor(weights, tile.rows, tile.depth)
-        factors, column_scale = (of_weights, descriptor(turned.values, tile.columns, tile.depth)), turned.scale
-    partial = _products(*factors, packed, dense, logits.shape, width, tile, fp8=turned is not None)
+        factors, column_scale = (of_weights, descriptor(transposed.values, tile.columns, tile.depth)), transposed.scale
+    partial = _products(*factors, packed, dense, logits.shape, width, tile, fp8=transposed is not None)
     out = torch.empty(rows, width, dtype=scale.dtype, device=device)
     block = min(512, next_power_of_2(width))
     _mean_kernel[(rows, cdiv(width, block))](

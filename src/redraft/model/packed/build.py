@@ -84,7 +84,7 @@ def _give_back(device: torch.device) -> None:
 def repack(model: PackedModel, source: Source, changed: Set[str]) -> PackedModel:
     """`model` with matrices that hold weights named in `changed` packed again from `source`; the rest is shared."""
     packers = _packers(model.config, source, model.devices, model.dtype, model.asked)
-    fp8_vocabulary = model.vocabulary.turned is not None
+    fp8_vocabulary = model.vocabulary.transposed is not None
 
     def renewed(record: Any, fields: _Fields) -> Any:
         return replace(record, **_made({name: made for name, made in fields.items() if changed & set(made[1])}))

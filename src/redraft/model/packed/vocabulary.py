@@ -32,11 +32,11 @@ class Vocabulary:
     """The table of token embeddings.
 
     head    [V,D] for the logits and for looking up rows of some tokens
-    turned  [D,V] for dense soft embeddings in FP8; if None, they take `head`, which is plain
+    transposed  [D,V] for dense soft embeddings in FP8; if None, they take `head`, which is plain
     """
 
     head: Matrix
-    turned: PackedFp8 | None = None
+    transposed: PackedFp8 | None = None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -47,7 +47,7 @@ class Vocabulary:
         """The same table on another device; this one, if it is there."""
         if device == values_and_scale(self.head)[0].device:
             return self
-        return Vocabulary(head=self.head.to(device), turned=self.turned and self.turned.to(device))
+        return Vocabulary(head=self.head.to(device), transposed=self.transposed and self.transposed.to(device))
 
     def rows(self, token_ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Embeddings of tokens [...] in a working dtype, [...,D]; FP8 values times the token's scale, rounded once."""
@@ -82,12 +82,12 @@ class Vocabulary:
 
     def lengthen(self, tokens: slice, factor: float) -> None:
         """Multiply some tokens' embeddings by `factor`, in place."""
-        head, turned = self.head, self.turned
-        if isinstance(head, Tensor) or turned is None:
+        head, transposed = self.head, self.transposed
+        if isinstance(head, Tensor) or transposed is None:
             values_and_scale(head)[0][tokens] *= factor
             return
         head.scale[tokens] *= factor
-        _turn(lambda part: PackedFp8(head.values[part], head.scale[part]).dequantize(torch.float32), turned)
+        _transpose(lambda part: PackedFp8(head.values[part], head.scale[part]).dequantize(torch.float32), transposed)
 
 
 def pack_vocabulary(table: Tensor, device: torch.device, dtype: torch.dtype, *, fp8: bool = False) -> Vocabulary:
@@ -103,12 +103,12 @@ def pack_vocabulary(table: Tensor, device: torch.device, dtype: torch.dtype, *, 
     def rows(part: slice) -> Tensor:
         return upload(table[part].to(dtype), device)
 
-    head, turned = _empty(count, width, device), _empty(width, count, device)
+    head, transposed = _empty(count, width, device), _empty(width, count, device)
     for part in parts_of(count, width):
         rounded = quantize_fp8(rows(part))
         head.values[part], head.scale[part] = rounded.values, rounded.scale
-    _turn(rows, turned)
-    return Vocabulary(head=head, turned=turned)
+    _transpose(rows, transposed)
+    return Vocabulary(head=head, transposed=transposed)
 
 
 def tokens_at_a_time(width: int) -> int:
@@ -122,14 +122,14 @@ def parts_of(count: int, width: int) -> list[slice]:
     return [slice(first, min(first + size, count)) for first in range(0, count, size)]
 
 
-def _turn(rows: Callable[[slice], Tensor], turned: PackedFp8) -> None:
+def _transpose(rows: Callable[[slice], Tensor], transposed: PackedFp8) -> None:
     """Fill the transposed table [D,V] a few tokens at a time: first the columns' scales, then the values."""
-    parts = parts_of(*reversed(turned.shape))
+    parts = parts_of(*reversed(transposed.shape))
     largest = torch.stack([rows(part).abs().amax(0) for part in parts]).amax(0)  # [D]
-    turned.scale.copy_(largest.float().clamp(min=1e-12) / LARGEST_E4M3)
+    transposed.scale.copy_(largest.float().clamp(min=1e-12) / LARGEST_E4M3)
     for part in parts:
-        scaled = (rows(part).float() / turned.scale).clamp(-LARGEST_E4M3, LARGEST_E4M3)
-        turned.values[:, part] = scaled.to(turned.values.dtype).T
+        scaled = (rows(part).float() / transposed.scale).clamp(-LARGEST_E4M3, LARGEST_E4M3)
+        transposed.values[:, part] = scaled.to(transposed.values.dtype).T
 
 
 def _empty(outputs: int, inputs: int, device: torch.device) -> PackedFp8:
