@@ -24,10 +24,10 @@ from redraft.errors import CheckpointError, PromptError, SettingError
 from redraft.llm import LLM
 from redraft.model.adapters import save_adapter
 from redraft.model.checkpoint import Checkpoint
-from redraft.model.packed.load import load_packed
-from redraft.model.packed.settings import WeightSettings
+from redraft.model.inference import load_packed
 from redraft.model.quantize import quantize_folder
 from redraft.model.vision import ImageEmbeddings
+from redraft.model.weight_settings import WeightSettings
 from redraft.text.images import Grid, open_part, prepare
 from redraft.train.export import export_model
 

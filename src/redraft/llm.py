@@ -28,7 +28,7 @@ from redraft.keywords import AnswerKeywords, ChatKeywords, DecideKeywords, EditK
 from redraft.model import Transformer
 from redraft.model.adapters import adapter_for
 from redraft.model.checkpoint import Checkpoint
-from redraft.model.packed.load import loaded_with
+from redraft.model.inference import loaded_with
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.settings import SETTINGS, GenerationSettings, resolve_settings
 from redraft.text.marks import Marker

@@ -13,10 +13,10 @@ from redraft.llm import LLM, check_adapter_name
 from redraft.model.adapters import Adapter, adapter_for
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.folders import read_json, resolve_folder
-from redraft.model.packed.load import load_for_inference, loaded_with
-from redraft.model.packed.settings import VocabularyDtype, WeightSettings
+from redraft.model.inference import load_for_inference, loaded_with
 from redraft.model.placement import Dtype
 from redraft.model.quantize import Quantization
+from redraft.model.weight_settings import VocabularyDtype, WeightSettings
 from redraft.settings import GenerationSettings, settings_from_dict
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer

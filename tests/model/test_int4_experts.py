@@ -14,15 +14,15 @@ from redraft.errors import SettingError
 from redraft.model.accounting import cpu_bytes
 from redraft.model.adapters import Adapter
 from redraft.model.checkpoint import Checkpoint
+from redraft.model.inference import load_for_inference, loaded_with
 from redraft.model.initialise import initialise
 from redraft.model.int4_experts import Int4Experts
 from redraft.model.moe import Experts
-from redraft.model.packed.load import load_for_inference, loaded_with
-from redraft.model.packed.settings import WeightSettings
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.presets import preset
 from redraft.model.quantize import quantize_folder
 from redraft.model.transformer import Transformer
+from redraft.model.weight_settings import WeightSettings
 from redraft.model.weights import load_model, save_model
 
 

@@ -11,12 +11,12 @@ from random_adapter import random_adapter
 from redraft.kernels import eager
 from redraft.model.adapters import merge, with_adapter
 from redraft.model.checkpoint import Checkpoint
+from redraft.model.inference import load_for_inference
 from redraft.model.initialise import initialise
 from redraft.model.linear import Linear, through_kernels
-from redraft.model.packed.load import load_for_inference
-from redraft.model.packed.settings import WeightSettings
 from redraft.model.presets import preset
 from redraft.model.transformer import Transformer
+from redraft.model.weight_settings import WeightSettings
 from redraft.model.weights import load_model, save_model
 
 

@@ -16,9 +16,9 @@ from transformers import DynamicCache
 from transformers.models.diffusion_gemma import DiffusionGemmaForBlockDiffusion as Reference
 
 from redraft.model.checkpoint import Checkpoint
-from redraft.model.packed.load import load_packed
-from redraft.model.packed.settings import WeightSettings
+from redraft.model.inference import load_packed
 from redraft.model.packed.transformer import PackedTransformer
+from redraft.model.weight_settings import WeightSettings
 
 NEEDED_GB = 40
 pytestmark = [

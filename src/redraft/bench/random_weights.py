@@ -21,10 +21,10 @@ from redraft.model.folders import resolve_folder, shape_of
 from redraft.model.layouts import Source
 from redraft.model.packed.build import pack
 from redraft.model.packed.requirements import check_fit
-from redraft.model.packed.settings import WeightSettings
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.placement import machine_memory
 from redraft.model.transformer import Transformer
+from redraft.model.weight_settings import WeightSettings
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
 

@@ -178,9 +178,9 @@ def _packed_model(
     from redraft.bench.random_weights import random_model
     from redraft.model.checkpoint import Checkpoint
     from redraft.model.folders import resolve_folder
-    from redraft.model.packed.load import load_packed
-    from redraft.model.packed.settings import WeightSettings
+    from redraft.model.inference import load_packed
     from redraft.model.presets import PRESETS
+    from redraft.model.weight_settings import WeightSettings
 
     if not random and model in PRESETS and model != "tiny":
         raise SettingError(f"{model} is a shape without weights; add --random-weights or name a folder.")

@@ -11,12 +11,12 @@ from redraft.config import ModelConfig
 from redraft.errors import SettingError
 from redraft.model import accounting
 from redraft.model.checkpoint import Checkpoint
-from redraft.model.packed.settings import WeightSettings
 from redraft.model.packed.tensor_parallel import SHARDED, check_tensor_parallel
 from redraft.model.packed.weights import products
 from redraft.model.placement import OLDEST, OLDEST_FP8, lacks_fp8
 from redraft.model.quantize import QUANTIZATIONS, check_requantization, requantization_refusal, weight_format
 from redraft.model.transformer import Transformer
+from redraft.model.weight_settings import WeightSettings
 from redraft.quant.prepare import check_int4_group
 
 MULTIPLE = 16

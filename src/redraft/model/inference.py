@@ -12,10 +12,10 @@ from redraft.model.adapters import Adapter, merge, with_adapter
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.packed.build import pack, repack, repacked_bytes
 from redraft.model.packed.requirements import check_fit, check_room_for_copies, misfit
-from redraft.model.packed.settings import WeightSettings
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.placement import resolve_dtype
 from redraft.model.transformer import Transformer
+from redraft.model.weight_settings import WeightSettings
 from redraft.model.weights import filled, load_for_cpu, load_vision
 
 

@@ -14,20 +14,19 @@ from redraft.bench.random_weights import random_model
 from redraft.config import ModelConfig
 from redraft.errors import SettingError
 from redraft.kernels.triton.experts import format_of
-from redraft.model import Transformer, quantize
+from redraft.model import Transformer, inference, quantize
 from redraft.model.adapters import Adapter, with_adapter
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.folders import resolve_folder
+from redraft.model.inference import load_packed
 from redraft.model.initialise import initialise
-from redraft.model.packed import load as loading
 from redraft.model.packed.build import pack, repacked_bytes
-from redraft.model.packed.load import load_packed
 from redraft.model.packed.requirements import WORKING_BYTES, check_device, check_room, fp8_vocabulary, misfit
-from redraft.model.packed.settings import WeightSettings
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.packed.weights import PackedLayer, tensors
 from redraft.model.presets import preset
 from redraft.model.quantize import quantize_folder
+from redraft.model.weight_settings import WeightSettings
 from redraft.model.weights import save_model
 
 CUDA = torch.device("cuda:0")
@@ -108,7 +107,7 @@ def test_one_format_does_not_become_another(
     with pytest.raises(SettingError, match=f"already {stored}"):
         packed_from(tmp_path / "q", quantization=asked)
     with pytest.raises(SettingError, match=f"already {stored}"):
-        loading.load_for_inference(Checkpoint(tmp_path / "q"), WeightSettings(device="cpu", quantization=asked))
+        inference.load_for_inference(Checkpoint(tmp_path / "q"), WeightSettings(device="cpu", quantization=asked))
 
 
 def test_unknown_quantization_is_one_sentence() -> None:
@@ -140,11 +139,11 @@ def test_a_vocabulary_in_fp8_is_asked_for_where_weights_are_packed(folder: Path)
         with pytest.raises(
             SettingError, match=r"^vocabulary_dtype is 'fp8'; that needs a GPU .* quantization 'fp8'\.$"
         ):
-            loading.load_for_inference(Checkpoint(folder), replace(settings, quantization=quantization))
-    packed = loading.load_for_inference(Checkpoint(folder), replace(settings, quantization="fp8"))
+            inference.load_for_inference(Checkpoint(folder), replace(settings, quantization=quantization))
+    packed = inference.load_for_inference(Checkpoint(folder), replace(settings, quantization="fp8"))
     assert isinstance(packed, PackedTransformer)
     assert packed.packed.vocabulary.dtype == torch.float8_e4m3fn
-    plain = loading.load_for_inference(
+    plain = inference.load_for_inference(
         Checkpoint(folder), replace(settings, quantization="fp8", vocabulary_dtype="auto")
     )
     assert plain.dtype == torch.float32
@@ -181,9 +180,9 @@ def test_several_gpus_need_less_memory_each() -> None:
 
 
 def test_several_gpus_take_only_what_the_kernels_take(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    monkeypatch.setattr("redraft.model.packed.settings.resolve_devices", lambda device, gpus: (CUDA,))
+    monkeypatch.setattr("redraft.model.weight_settings.resolve_devices", lambda device, gpus: (CUDA,))
     with pytest.raises(SettingError, match="gpus is 2; only a model in bfloat16 whose shape the kernels support"):
-        loading.load_for_inference(Checkpoint(folder), WeightSettings(dtype="bfloat16", gpus=2))
+        inference.load_for_inference(Checkpoint(folder), WeightSettings(dtype="bfloat16", gpus=2))
 
 
 @pytest.mark.parametrize("format", ["fp8", "int4", "nvfp4"])
@@ -211,7 +210,7 @@ def test_memory_is_counted_as_stored_weights_are_packed(format: str) -> None:
     ],
 )
 def test_memory_is_counted_for_what_an_adapter_makes_plain(changed: str, more: float) -> None:
-    """A GPU would run out of it in the middle of loading."""
+    """A GPU would run out of it in the middle of inference."""
     config = preset("26b-a4b")
     stored, names = stored_in(config, "fp8"), {name for name in weight_names(config) if re.search(changed, name)}
 
@@ -254,9 +253,9 @@ def test_packed_weights_cannot_be_saved(folder: Path, tmp_path: Path) -> None:
 
 
 def test_quantization_and_float32_do_not_go_together_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("redraft.model.packed.settings.resolve_devices", lambda device, gpus: (CUDA,))
+    monkeypatch.setattr("redraft.model.weight_settings.resolve_devices", lambda device, gpus: (CUDA,))
     with pytest.raises(SettingError, match="on a GPU, dtype must be bfloat16"):
-        loading.load_for_inference(
+        inference.load_for_inference(
             Checkpoint(resolve_folder("tiny")), WeightSettings(dtype="float32", quantization="fp8")
         )
 
@@ -269,11 +268,11 @@ def test_shapes_that_the_kernels_do_not_take_stay_plain_on_a_gpu(monkeypatch: py
         ({"vocab_size": 262_145}, "multiple of 8"), ({"num_experts": 512}, "at most 256"), ({"head_dim": 96}, "powers"),
     ):  # fmt: skip
         assert told in str(misfit(replace(preset("26b-a4b"), **change)))
-    monkeypatch.setattr("redraft.model.packed.settings.resolve_devices", lambda device, gpus: (CUDA,))
-    monkeypatch.setattr(loading, "filled", lambda checkpoint, *arguments: arguments)
-    assert loading.load_for_inference(Checkpoint(folder), WeightSettings(dtype="bfloat16")) == (CUDA, torch.bfloat16)
+    monkeypatch.setattr("redraft.model.weight_settings.resolve_devices", lambda device, gpus: (CUDA,))
+    monkeypatch.setattr(inference, "filled", lambda checkpoint, *arguments: arguments)
+    assert inference.load_for_inference(Checkpoint(folder), WeightSettings(dtype="bfloat16")) == (CUDA, torch.bfloat16)
     with pytest.raises(SettingError, match="multiple of 128"):
-        loading.load_for_inference(Checkpoint(folder), WeightSettings(dtype="bfloat16", quantization="fp8"))
+        inference.load_for_inference(Checkpoint(folder), WeightSettings(dtype="bfloat16", quantization="fp8"))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     for refused in (
         lambda: load_packed(Checkpoint(folder), WeightSettings()),
@@ -295,7 +294,7 @@ def test_a_packed_twin_is_what_loading_with_the_adapter_makes(
     for quantization in (None, stored) if stored else (None, "fp8", "int4"):
         base = packed_from(place, quantization=quantization)
         expected = packed_from(place, adapter, quantization=quantization)
-        made = loading.loaded_with(base, Checkpoint(place), adapter)
+        made = inference.loaded_with(base, Checkpoint(place), adapter)
         assert isinstance(made, PackedTransformer)
         torch.testing.assert_close(logits_of(made), logits_of(expected), rtol=0, atol=0)
         assert not torch.equal(logits_of(made), logits_of(base))
@@ -311,7 +310,7 @@ def test_a_packed_twin_has_the_vocabulary_that_its_adapter_changes(folder: Path,
     adapter = random_adapter(redraft.load_model(folder, "cpu", "float32"), 1, r"^embedding")
     base = packed_from(folder, vocabulary_dtype=vocabulary)
     expected = packed_from(folder, adapter, vocabulary_dtype=vocabulary)
-    made = loading.loaded_with(base, Checkpoint(folder), adapter)
+    made = inference.loaded_with(base, Checkpoint(folder), adapter)
     table = sum(tensor.nbytes for tensor in tensors(made.packed.vocabulary))
     assert repacked_bytes(base.packed, adapter.factors.keys()) == {base.device: table}
     torch.testing.assert_close(logits_of(made), logits_of(expected), rtol=0, atol=0)
@@ -324,15 +323,15 @@ def test_an_adapter_without_room_is_refused_before_anything_is_read(
     model, asked = redraft.load_model(folder, "cpu", "float32"), list[torch.device]()
     adapter = random_adapter(model, 1, r"experts\.")
     needed = {CUDA: 3_300_000_000, torch.device("cuda:1"): 2_100_000_000, torch.device("cpu"): 10**15}
-    monkeypatch.setattr(loading, "_copied_bytes", lambda model, changed: needed)
+    monkeypatch.setattr(inference, "_copied_bytes", lambda model, changed: needed)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: asked.append(device) or (free, 0))
     monkeypatch.setattr(Checkpoint, "weight", None)
     free = 2_100_000_000
     told = r"changes need 3\.3 GB and cuda:0 has 2\.1 GB free, 1\.2 GB too little"
     with pytest.raises(SettingError, match=told):
-        loading.loaded_with(model, Checkpoint(folder), adapter)
+        inference.loaded_with(model, Checkpoint(folder), adapter)
     free = 3_300_000_000
-    loading.loaded_with(model, Checkpoint(folder), adapter)
+    inference.loaded_with(model, Checkpoint(folder), adapter)
     assert asked == [CUDA, CUDA, torch.device("cuda:1")]
 
 
@@ -348,7 +347,7 @@ def test_a_packed_twin_keeps_the_adapter_that_was_loaded(folder: Path, tmp_path:
     read = second.applied(first.applied(Checkpoint(place).weight))
     expected = PackedTransformer(pack(full.config, read, device=torch.device("cpu"), dtype=torch.float32))
     base = packed_from(place, first)
-    made = loading.loaded_with(base, Checkpoint(place), second)
+    made = inference.loaded_with(base, Checkpoint(place), second)
     torch.testing.assert_close(logits_of(made), logits_of(expected), rtol=0, atol=0)
     if not stored:
         plain = with_adapter(with_adapter(full, first), second)
@@ -375,7 +374,7 @@ def test_an_adapter_widens_the_weights_that_share_a_product_with_one_that_it_cha
     assert list(map(_plain_products, packed.packed.layers)) == [set(), {product}, set()]
     assert packed.packed.quantization == stored
     expected = logits_of(
-        loading.load_for_inference(
+        inference.load_for_inference(
             Checkpoint(tmp_path / "q"), WeightSettings(device="cpu", dtype="float32"), adapter=adapter
         )
     )
