@@ -110,6 +110,8 @@ class TestPrefixCache:
         commits = 4 * 2 * CANVAS
         assert stats.counters.encoded_tokens == 4 * PAGE + commits
         assert len({end_of(events).token_ids for events in told.values()}) == 4
+        highest = dataclasses.replace(request, settings=dataclasses.replace(request.settings, seed=2**63 - 1))
+        assert [one.settings.seed for one in highest.siblings([1, 2])] == [2**63 - 1, 0]
         alone = run(make(), [dataclasses.replace(request, settings=dataclasses.replace(request.settings, seed=3))])
         assert end_of(alone[1]).token_ids == end_of(told[3]).token_ids
 
@@ -193,6 +195,21 @@ class TestEnds:
         assert (end.finish_reason, end.stop_text) == ("stop", None)
         assert end.token_ids == free.token_ids[: free.token_ids.index(eos)]
 
+    @pytest.mark.parametrize(("behind", "reason"), [(0, "stop"), (1, "length")])
+    def test_with_max_tokens_the_answer_is_whole_if_the_end_of_text_comes_next(
+        self, make: Make, behind: int, reason: str
+    ) -> None:
+        steps = [event for event in run(make(), [ask(1)])[1] if isinstance(event, DenoiseStep)]
+        written = [token for step in steps[4::5] for token in step.argmax_canvas]
+        eos = written[40 + behind]
+        assert written.index(eos) == 40 + behind
+        end = end_of(run(make(eos_ids=(eos,)), [ask(1)])[1])
+        assert (end.token_ids, end.finish_reason) == (tuple(written[:40]), reason)
+
+    def test_a_canvas_ends_when_it_has_converged(self, make: Make) -> None:
+        settings = dataclasses.replace(SETTINGS, stability_threshold=0, confidence_threshold=100.0)
+        assert end_of(run(make(), [ask(1, settings=settings)])[1]).stats.steps == (1, 1, 1)
+
     def test_at_a_stop_string(self, make: Make) -> None:
         free = end_of(run(make(), [ask(1)])[1])
         word = free.text[60:66]
@@ -201,6 +218,7 @@ class TestEnds:
         end = end_of(events)
         assert (end.finish_reason, end.stop_text) == ("stop", word)
         assert end.text == free.text[: free.text.index(word)]
+        assert end.stats.tokens == len(end.tokens) == len(end.token_ids)
         commits = [event for event in events if isinstance(event, Commit)]
         assert "".join(commit.text for commit in commits) == end.text
         assert sum((commit.token_ids for commit in commits), ()) == end.token_ids
@@ -356,9 +374,22 @@ class TestRefusals:
         add(engine, ask(1), ask(2))
         with pytest.raises(QueueFullError, match="2 requests are already waiting; the queue holds at most 2") as caught:
             add(engine, ask(3))
-        assert caught.value.retry_after >= 1
+        assert caught.value.retry_after == 1
         assert engine.stats().counters.refused == 1
         assert engine.stats().waiting == 2
+
+    def test_a_full_queue_says_when_those_who_wait_will_have_had_their_turn(self, make: Make) -> None:
+        now = 0.0
+        engine = make(slots=2, max_waiting=3, clock=lambda: now)
+        add(engine, ask(0))
+        engine.step()
+        now = 6.0
+        while engine.busy:
+            engine.step()
+        add(engine, *(ask(i) for i in range(5)))
+        with pytest.raises(QueueFullError) as caught:
+            add(engine, ask(5))
+        assert caught.value.retry_after == 3 / 2 * 6.0
 
     def test_requests_that_there_is_room_for_do_not_wait(self, make: Make) -> None:
         requests = [ask(i) for i in range(3)]
@@ -455,36 +486,3 @@ def test_a_storm_of_shared_prompts_in_scarce_memory_changes_no_answer(make: Make
     alone = make(prefix_cache=False)
     for request in whole:
         assert untimed(run(alone, [request])[request.request_id]) == untimed(told[request.request_id])
-
-
-class TestConfidence:
-    def test_tokens_say_how_sure_the_model_was(self, make: Make) -> None:
-        settings = dataclasses.replace(SETTINGS, logprobs=3)
-        events = run(make(), [ask(1, settings=settings)])[1]
-        end = end_of(events)
-        last = {event.canvas_index: event for event in events if isinstance(event, DenoiseStep)}
-        assert tuple(token.token_id for token in end.tokens) == end.token_ids
-        for i, token in enumerate(end.tokens):
-            step = last[i // CANVAS]
-            assert token.entropy == step.entropy[i % CANVAS]
-            assert token.logprob is not None
-            assert token.top[0] == (token.token_id, token.logprob)
-            assert [p for _, p in token.top] == sorted((p for _, p in token.top), reverse=True)
-            assert sum(math.exp(p) for _, p in token.top) <= 1.0001
-            drafts = [e.argmax_canvas[i % CANVAS] for e in events if isinstance(e, DenoiseStep)
-                      and e.canvas_index == i // CANVAS]  # fmt: skip
-            assert set(drafts[token.settled_step :]) == {token.token_id}
-            assert token.settled_step == 0 or drafts[token.settled_step - 1] != token.token_id
-
-    def test_logprobs_only_when_asked_and_they_change_nothing(self, make: Make) -> None:
-        plain = run(make(), [ask(1)])[1]
-        asked = run(make(), [ask(1, settings=dataclasses.replace(SETTINGS, logprobs=0))])[1]
-        assert end_of(plain).tokens[0].logprob is None
-        assert end_of(asked).tokens[0].top == ()
-        assert end_of(asked).tokens[0].logprob is not None
-        assert untimed(plain[:-1]) == untimed(asked[:-1])
-
-    def test_drafts_only_when_wanted(self, make: Make) -> None:
-        events = run(make(), [ask(1, drafts=False)])[1]
-        assert [type(event) for event in events] == [Commit, Commit, Commit, Finished]
-        assert end_of(events).token_ids == end_of(run(make(), [ask(1)])[1]).token_ids

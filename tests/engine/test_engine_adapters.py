@@ -3,6 +3,7 @@
 import asyncio
 import copy
 import dataclasses
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -10,11 +11,13 @@ from asking import CANVAS, Spelled, add, ask, end_of, prompt, run, untimed
 
 from random_adapter import random_adapter
 from redraft.cache.prefix import prefix_keys
+from redraft.engine.adapters import RunnerByAdapter
 from redraft.engine.async_engine import MOST_FAILURES, AsyncEngine
 from redraft.engine.build import new_runner
 from redraft.engine.engine import Engine
 from redraft.engine.request import Failed, Request
 from redraft.engine.settings import EngineSettings
+from redraft.engine.work import Encode, Segment
 from redraft.errors import NotFiniteError, SettingError
 from redraft.model import Transformer
 from redraft.model.adapters import Adapter, merge, with_adapter
@@ -108,6 +111,30 @@ def test_a_twin_shares_what_its_adapter_leaves_alone(
             assert torch.equal(twin.state_dict()[weight], expected)
 
 
+def test_graphs_of_all_adapters_are_captured_ahead() -> None:
+    captured = list[tuple[str, object]]()
+
+    class Noting:
+        limits = None
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def warm_up(self) -> None:
+            captured.append((self.name, "all"))
+
+        def capture(self, work: Sequence[Segment]) -> None:
+            captured.append((self.name, work))
+
+    runner = RunnerByAdapter(Noting("none"), {"a": Noting("a"), "b": Noting("b")})  # type: ignore[arg-type, dict-item]
+    runner.warm_up()
+    assert captured == [("none", "all"), ("a", "all"), ("b", "all")]
+    captured.clear()
+    first, *rest = (Encode(slot=slot, start=0, token_ids=(1,), adapter=name) for slot, name in enumerate("bab"))
+    runner.capture([first, *rest])
+    assert captured == [("b", [first, rest[1]]), ("a", [rest[0]])]
+
+
 def test_an_unknown_adapter_is_refused_before_any_work(model: Transformer, twins: dict[str, Transformer]) -> None:
     engine = engine_of(model, twins)
     with pytest.raises(SettingError, match=r"There is no adapter 'sql'; there are dense, experts\."):
@@ -142,6 +169,7 @@ def test_an_adapter_that_is_broken_breaks_its_own_answers_alone(model: Transform
     stats = engine.stats()
     assert stats.counters.ended == {"length": 2, "failed": 2, "cancelled": 1}
     assert (stats.running, stats.full_pages_used, stats.sliding_pages_used) == (0, 0, 0)
+    assert stats.full_pages_cached == 1, "no page of the broken adapter is kept"
 
 
 def test_broken_answers_do_not_stop_an_engine_that_serves(model: Transformer, broken: Transformer) -> None:

@@ -8,6 +8,7 @@ from asking import SETTINGS, Make, add, ask, end_of, run
 
 from redraft.constraints.pins import Allowed
 from redraft.diffusion.records import DenoiseStep
+from redraft.engine.work import Denoise, DenoiseResult, Segment
 from redraft.errors import SettingError
 
 
@@ -70,3 +71,29 @@ def test_the_first_position_can_be_kept_from_ending_the_answer(make: Make) -> No
     for i in range(4):
         assert end_of(run(make(eos_ids=endings), [ask(i, settings=settings)])[i]).token_ids[0] >= 200
     assert len(end_of(run(make(eos_ids=()), [ask(1, settings=settings)])[1]).token_ids) == 40
+
+
+def test_later_canvases_may_begin_with_the_end(make: Make) -> None:
+    engine, forbidden = make(eos_ids=(1,)), dict[int, tuple[int, ...]]()
+    add(engine, ask(1, settings=dataclasses.replace(SETTINGS, forbid_empty=True)))
+    run_forward = engine.runner.run
+
+    def watched(work: Sequence[Segment]) -> list[DenoiseResult]:
+        forbidden.update({one.canvas_index: one.not_first for one in work if isinstance(one, Denoise)})
+        return run_forward(work)
+
+    engine.runner.run = watched  # type: ignore[method-assign]
+    while engine.busy:
+        engine.step()
+    assert forbidden == {0: (1,), 1: (), 2: ()}
+
+
+def test_the_longest_canvas_is_rehearsed_and_answered(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, rehearsed = make(), list[int]()
+    monkeypatch.setattr(engine.runner, "limits", dataclasses.replace(engine.runner.limits, canvas=64))
+    monkeypatch.setattr(engine.runner, "rehearse", lambda constraint, length, max_tokens: rehearsed.append(length))
+    longest, longer = (dataclasses.replace(SETTINGS, canvas_length=length, steps=1) for length in (64, 65))
+    assert len(end_of(run(engine, [ask(1, constraint=Even(), settings=longest)])[1]).token_ids) == 40
+    assert rehearsed == [64]
+    with pytest.raises(SettingError, match="canvas_length is 65; this engine's canvases have at most 64 positions"):
+        add(engine, ask(1, settings=longer))

@@ -284,7 +284,7 @@ def test_the_id_of_a_request_that_waits_to_be_fed_in_is_taken(make: Make) -> Non
 def test_a_request_that_waits_to_be_fed_in_can_end(make: Make, ending: str) -> None:
     now = 0.0
     engine = make(clock=lambda: now, slots=1, max_waiting=1)
-    events = engine.answer([*(ask(i) for i in range(3)), ask(3, timeout=1.0 if ending == "timeout" else None)])
+    events = engine.answer([ask(0), ask(1), ask(3, timeout=1.0 if ending == "timeout" else None), ask(2)])
     next(events)
     now = 2.0
     if ending == "cancelled":

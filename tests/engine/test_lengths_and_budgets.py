@@ -6,6 +6,7 @@ import pytest
 from asking import SETTINGS, Make, ask, end_of, run
 
 from redraft.diffusion.records import DenoiseStep
+from redraft.engine.latency import StepClock
 from redraft.engine.request import Finished
 from redraft.errors import SettingError
 from redraft.settings import GenerationSettings
@@ -54,7 +55,7 @@ class TestLatencyBudget:
     def test_the_step_caps_fill_the_budget(self, make: Make) -> None:
         end = self.answer(make, budget_ms=3000, forward=0.1)
         assert end.stats.steps == end.stats.step_budgets == (10, 10, 10)
-        assert end.stats.seconds == pytest.approx(3.0)
+        assert (end.stats.first_commit_seconds, end.stats.seconds) == pytest.approx((1.0, 3.0))
 
     def test_what_only_a_first_forward_waits_for_is_not_expected_of_the_next(self, make: Make) -> None:
         assert self.answer(make, budget_ms=3000, forward=0.1, capture=5.0).stats.step_budgets == (10, 10, 10)
@@ -68,6 +69,31 @@ class TestLatencyBudget:
 
     def test_without_a_budget_the_caps_are_the_setting(self, make: Make) -> None:
         assert self.answer(make, budget_ms=None, forward=0.1, steps=3).stats.step_budgets == (3, 3, 3)
+
+
+class TestExpectedTime:
+    def after(self, *forwards: tuple[int, float]) -> StepClock:
+        clock = StepClock()
+        for tokens, seconds in forwards:
+            clock.observe(tokens, seconds)
+        return clock
+
+    def test_it_is_a_line_over_tokens(self) -> None:
+        clock = self.after((100, 2.0), (200, 3.0), (400, 5.0))
+        assert [clock.seconds(tokens) for tokens in (0, 300, 1000)] == pytest.approx([1.0, 4.0, 11.0])
+        assert StepClock().seconds(100) is None
+
+    def test_after_forwards_of_one_size_a_smaller_one_takes_as_long_and_a_larger_one_in_proportion(self) -> None:
+        clock = self.after(*[(200, 3.0)] * 5)
+        assert [clock.seconds(tokens) for tokens in (100, 200, 400)] == pytest.approx([3.0, 3.0, 6.0])
+
+    def test_more_tokens_never_take_less_and_few_never_nothing(self) -> None:
+        noisy, steep = self.after((100, 2.0), (200, 1.0)), self.after((900, 1.0), (1000, 3.0))
+        assert noisy.seconds(1000) == noisy.seconds(10) == pytest.approx(1.5, rel=0.01)
+        assert steep.seconds(100) == pytest.approx(0.2, rel=0.01)
+
+    def test_the_latest_few_hundred_forwards_count(self) -> None:
+        assert self.after(*[(100, 9.0)] * 1000, *[(100, 1.0)] * 300).seconds(100) == pytest.approx(1.0, abs=0.05)
 
 
 def test_settings_that_only_the_engine_reads_are_checked() -> None:

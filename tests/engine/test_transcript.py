@@ -94,6 +94,13 @@ def test_of_stop_strings_that_overlap_the_same_one_ends_the_answer_wherever_a_ca
     assert (transcript.text, transcript.stop_text) == ("aab", "c")
 
 
+def test_as_much_is_held_back_as_any_stop_string_may_need() -> None:
+    transcript = Transcript(Counting(), ("abcx", "cy"))
+    assert transcript.add([ord(char) for char in "zabc"], None).text == "z"
+    transcript.add([ord("x")], None)
+    assert (transcript.text, transcript.stop_text) == ("z", "abcx")
+
+
 CALL = '<|tool_call>call:f{a:<|"|>STOP<|"|>}<tool_call|>'
 
 
