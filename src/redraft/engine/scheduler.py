@@ -32,6 +32,7 @@ from redraft.text.images import cut_outside
 class Job:
     """A request as the scheduler sees it. `positions` is the most it may need: its prompt and all its canvases.
 
+    keys      of its prompt's whole pages, by which others find what is written in them
     encoded   positions whose keys and values are in its pages
     commit    tokens of a finished canvas that have yet to be encoded
     length    positions of its canvas
@@ -273,25 +274,29 @@ class Scheduler:
             stop = self._prompt_stop(job, room)
             steps = stop == job.prompt_length and stop - job.encoded + job.length <= room.tokens
             turn = Turn(job, (job.encoded, stop), steps)
-            room.prompt -= stop - job.encoded
-            room.fresh &= stop == job.encoded
         else:
             turn = Turn(job, (job.encoded, job.start), True)
-        if turn.tokens > room.tokens or not turn.tokens:
+        if not 0 < turn.tokens <= room.tokens:
             return None
         room.tokens -= turn.tokens
+        if job.prompt_left:
+            room.prompt -= turn.encode[1] - turn.encode[0]
+            room.fresh = False
         return turn
 
     def _prompt_stop(self, job: Job, room: _Room) -> int:
-        """How far to encode the prompt: whole chunks, while there is room and no one else is writing the same pages."""
+        """How far to encode the prompt: whole chunks, while there is room and no one else is writing the same pages.
+
+        The first chunk of all may exceed the share of prompts, because an image can be longer than that.
+        """
         stop = job.encoded
         covered = self.pages.most_covered(job.table, stop, room.spare_pages)
         most = min(stop + min(room.prompt, room.tokens), covered - job.length)
         while stop < job.prompt_length:
             end = job.chunk_end(stop)
-            first = room.fresh and stop == job.encoded and end <= stop + room.tokens  # an image may be longer than room
+            fits = end <= most or (room.fresh and stop == job.encoded and end - stop <= room.tokens)
             keys = job.table.keys[stop // PAGE : pages_for(end)]
-            if (end > most and not first) or any(room.writing.get(key, job) is not job for key in keys):
+            if not fits or any(room.writing.get(key, job) is not job for key in keys):
                 break
             room.writing |= dict.fromkeys(keys, job)
             stop = end
