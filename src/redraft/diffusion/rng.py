@@ -14,7 +14,8 @@ from torch import Tensor
 
 from redraft.kernels.triton import philox
 
-PURPOSES = {"initial": philox.INITIAL, "step": philox.STEP}
+Purpose = Literal["initial", "step"]
+PURPOSES: dict[Purpose, int] = {"initial": philox.INITIAL, "step": philox.STEP}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,6 @@ class Draws:
     tokens: Tensor
 
 
-def draw(
-    seeds: Tensor, canvas_index: int, step: int, length: int, vocab_size: int, purpose: Literal["initial", "step"]
-) -> Draws:
+def draw(seeds: Tensor, canvas_index: int, step: int, length: int, vocab_size: int, purpose: Purpose) -> Draws:
     """Numbers for canvases of `length` positions of requests with int64 `seeds` [B]."""
     return Draws(*philox.draw(seeds, canvas_index, step, length, vocab_size, PURPOSES[purpose]))

@@ -14,7 +14,7 @@ from torch import Tensor
 from redraft.cache.fp8 import FP8
 from redraft.cache.paged import PagedKV
 from redraft.diffusion.constraint import Constraint
-from redraft.diffusion.rng import Draws, draw
+from redraft.diffusion.rng import Draws, Purpose, draw
 from redraft.diffusion.sampler import top_tokens
 from redraft.diffusion.step import CanvasState, Outcome, advance, begin
 from redraft.engine.work import Denoise, DenoiseResult, Encode, Limits, Segment
@@ -78,12 +78,14 @@ class EagerRunner:
     @torch.inference_mode()
     def run(self, work: Sequence[Segment]) -> list[DenoiseResult]:
         """See `work.Runner.run`."""
-        draws = self._draws([segment for segment in work if isinstance(segment, Denoise)])
+        for segment in work:
+            if isinstance(segment, Denoise) and segment.step == 0:
+                self._slots[segment.slot].canvas = begin(self._draw(segment, "initial").tokens[0], segment.constraint)
         hidden = run_spans(self.model, self._pages, [self._span(segment) for segment in work])
         results, row = [], 0
         for segment in work:
             if isinstance(segment, Denoise):
-                results.append(self._step(segment, hidden[row : row + segment.length], draws[segment.slot]))
+                results.append(self._step(segment, hidden[row : row + segment.length]))
             row += segment.tokens
         return results
 
@@ -98,20 +100,15 @@ class EagerRunner:
         assert canvas is not None
         return Span(token_ids=canvas.canvas, causal=False, soft=canvas.soft, **where)
 
-    def _draws(self, steps: Sequence[Denoise]) -> dict[int, Draws]:
-        """Every canvas' random numbers by slot; new canvases are first filled with noise."""
-        vocabulary, device = self.model.config.vocab_size, self.model.device
-        draws = {}
-        for one in steps:
-            seed = torch.tensor([one.seed], device=device)
-            if one.step == 0:
-                noise = draw(seed, one.canvas_index, 0, one.length, vocabulary, "initial").tokens[0]
-                self._slots[one.slot].canvas = begin(noise, one.constraint)
-            draws[one.slot] = draw(seed, one.canvas_index, one.step, one.length, vocabulary, "step")
-        return draws
+    def _draw(self, segment: Denoise, purpose: Purpose) -> Draws:
+        """The canvas' random numbers, [1,L]."""
+        seed = torch.tensor([segment.seed], device=self.model.device)
+        vocabulary = self.model.config.vocab_size
+        return draw(seed, segment.canvas_index, segment.step, segment.length, vocabulary, purpose)
 
-    def _step(self, segment: Denoise, hidden: Tensor, draws: Draws) -> DenoiseResult:
-        slot = self._slots[segment.slot]
+    def _step(self, segment: Denoise, hidden: Tensor) -> DenoiseResult:
+        """Take the canvas' step from its hidden states [L,D]."""
+        slot, draws = self._slots[segment.slot], self._draw(segment, "step")
         assert slot.canvas is not None
         entered = slot.canvas.canvas
         slot.canvas, outcome = advance(self.model, hidden, slot.canvas, segment, draws.uniform[0], draws.tokens[0])
