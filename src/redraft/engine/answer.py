@@ -57,7 +57,7 @@ class Answer:
         on_event: OnEvent,
         eos_ids: tuple[int, ...],
         canvas_length: int,
-        now: float,
+        added: float,
     ) -> Answer:
         """A fresh answer and its job. `canvas_length` is the model's, for settings that name none."""
         settings = request.settings
@@ -71,7 +71,7 @@ class Answer:
             keys=prefix_keys(request.prompt, request.adapter, request.images),
             images=[image.positions for image in request.images],
         )
-        answer = cls(request, job, transcript, on_event, eos_ids, canvas_length, now, budget=settings.steps)
+        answer = cls(request, job, transcript, on_event, eos_ids, canvas_length, added, budget=settings.steps)
         answer._constraint = None if request.constraint is None else request.constraint.begin()
         answer._constrain(first)
         return answer

@@ -14,7 +14,7 @@ from redraft.engine.answer import Answer, next_length
 from redraft.engine.iterators import Iterators
 from redraft.engine.latency import StepClock
 from redraft.engine.request import Ending, Event, Failed, Finished, OnEvent, Request
-from redraft.engine.scheduler import Job, Plan, Scheduler
+from redraft.engine.scheduler import Plan, Scheduler
 from redraft.engine.settings import EngineSettings
 from redraft.engine.stats import Counters, EngineStats
 from redraft.engine.transcript import Transcript
@@ -80,6 +80,19 @@ class Engine:
         self.open(answer)
         self.queue(answer)
 
+    def answer(self, requests: Sequence[Request]) -> Iterator[Event]:
+        """Check all requests at once, then answer them; closing the iterator cancels what is left.
+
+        Several such iterators may be open on one engine, even in several threads; each gets its own events. Requests
+        that do not fit in the queue are queued as others end. If a request breaks, its iterator raises the
+        `EngineError`. An exception in a forward ends all requests that hold a slot, since there is no telling how far
+        their canvases got: the iterator that ran it raises it, and their other iterators raise an `EngineError`. An
+        iterator whose requests all wait goes on. Ctrl-C waits for the end of a forward that serves others too, and ends
+        only the iterator that it meets; a second one does not wait. An iterator raises a `SettingError` on starting
+        if one of its request ids is already being answered.
+        """
+        return self._iterators.answer(self, requests)
+
     def rehearse(self, request: Request) -> None:
         """Compile what a request's constraint needs on a GPU: in its first forward, all others would wait for that.
 
@@ -92,6 +105,28 @@ class Engine:
         if constraint is not None and length <= self.runner.limits.canvas:
             constraint.check(settings.max_tokens)
             self.runner.rehearse(constraint, length, settings.max_tokens)
+
+    def step(self) -> None:
+        """Run one forward of whatever is ready, and deliver what happened. After an exception, call `fail_running`."""
+        started = self._clock()
+        self._expire(started)
+        self._admit(started)
+        plan = self.scheduler.plan()
+        if not plan.turns:
+            return
+        for job in plan.moved:
+            self.runner.assign(job.slot, job.table.full, job.table.sliding)
+        work = self._work(plan, started)
+        planned = self._clock()
+        self.runner.capture(work)
+        before = self._clock()
+        with without_autocast():
+            results = self.runner.run(work)
+        after = self._clock()
+        self.scheduler.ran(plan)
+        self._record_timing(plan, work, after - before)
+        self._process_results(plan, results, after)
+        self.counters.schedule_seconds += (planned - started) + (self._clock() - after)
 
     def cancel(self, request_id: int) -> None:
         """End a request now; its pages return at once. Unknown and ended ids are ignored."""
@@ -119,26 +154,6 @@ class Engine:
         reason = f"{type(error).__name__}: {error}".removesuffix(": ")
         self.fail_all(running, EngineError(f"A forward failed with {reason}"))
         return running
-
-    def step(self) -> None:
-        """Run one forward of whatever is ready, and deliver what happened. After an exception, call `fail_running`."""
-        started = self._clock()
-        self._expire(started)
-        self._admit(started)
-        plan = self.scheduler.plan()
-        if not plan.turns:
-            return
-        work = self._work(plan, started)
-        planned = self._clock()
-        self.runner.capture(work)
-        before = self._clock()
-        with without_autocast():
-            results = self.runner.run(work)
-        after = self._clock()
-        self.scheduler.ran(plan)
-        self._record_timing(plan, work, after - before)
-        self._process_results(plan, results, after)
-        self.counters.schedule_seconds += (planned - started) + (self._clock() - after)
 
     def new_answer(self, request: Request, on_event: OnEvent, since: float) -> Answer:
         """The answer for a request, not yet open. Raises what `add` raises, except for a full queue."""
@@ -184,22 +199,20 @@ class Engine:
         """Whether there is anything to do."""
         return bool(self._open)
 
-    def answer(self, requests: Sequence[Request]) -> Iterator[Event]:
-        """Check all requests at once, then answer them; closing the iterator cancels what is left.
-
-        Several such iterators may be open on one engine, even in several threads; each gets its own events. Requests
-        that do not fit in the queue are queued as others end. If a request breaks, its iterator raises the
-        `EngineError`. An exception in a forward ends all requests that hold a slot, since there is no telling how far
-        their canvases got: the iterator that ran it raises it, and their other iterators raise an `EngineError`. An
-        iterator whose requests all wait goes on. Ctrl-C waits for the end of a forward that serves others too, and ends
-        only the iterator that it meets; a second one does not wait. An iterator raises a `SettingError` on starting
-        if one of its request ids is already being answered.
-        """
-        return self._iterators.answer(self, requests)
-
     def stats(self) -> EngineStats:
         """A snapshot of counters and page use; any thread may ask, and may meet the middle of a step."""
         return self.counters.snapshot(self.scheduler, self._step_clock, self._canvas_length)
+
+    def _check_queue(self) -> None:
+        if self.queue_full:
+            self._admit(self.now())  # some may already have room and not have been admitted yet
+        if self.queue_full:
+            waiting = len(self.scheduler.waiting)
+            rounds = waiting / self.scheduler.slots
+            raise QueueFullError(
+                f"{waiting} requests are already waiting; the queue holds at most {self.settings.max_waiting}.",
+                retry_after=max(1.0, rounds * self.counters.mean_answer_seconds),
+            )
 
     def _check(self, request: Request) -> None:
         """Raise an `InputError` for what is wrong with a request itself, wherever there is room for it."""
@@ -226,22 +239,6 @@ class Engine:
         if request.constraint is not None:
             request.constraint.check(request.settings.max_tokens)
 
-    def _notice_weights(self) -> None:
-        if (weights := self._weights()) != self._seen_weights:
-            self._seen_weights = weights
-            self.scheduler.forget_prefixes()
-
-    def _check_queue(self) -> None:
-        if self.queue_full:
-            self._admit(self.now())  # some may already have room and not have been admitted yet
-        if self.queue_full:
-            waiting = len(self.scheduler.waiting)
-            rounds = waiting / self.scheduler.slots
-            raise QueueFullError(
-                f"{waiting} requests are already waiting; the queue holds at most {self.settings.max_waiting}.",
-                retry_after=max(1.0, rounds * self.counters.mean_answer_seconds),
-            )
-
     def _expire(self, now: float) -> None:
         for answer in list(self._timed.values()):
             timeout = answer.request.timeout
@@ -249,25 +246,19 @@ class Engine:
             if now - answer.added >= timeout:
                 self._break_off(answer, "timeout")
 
-    def _break_off(self, answer: Answer, ending: Ending) -> None:
-        try:
-            for commit in answer.break_off(ending):
-                answer.on_event(commit)
-        except Exception as error:
-            self._fail(answer, error)
-        else:
-            self._finish(answer)
-
     def _admit(self, now: float) -> None:
         if self.scheduler.may_admit:
             self._notice_weights()
         for job in self.scheduler.admit():
             self._open[job.request_id].started = now
 
+    def _notice_weights(self) -> None:
+        if (weights := self._weights()) != self._seen_weights:
+            self._seen_weights = weights
+            self.scheduler.forget_prefixes()
+
     def _work(self, plan: Plan, now: float) -> list[Segment]:
-        """The plan's segments, after telling the runner where pages have moved."""
-        for job in plan.moved:
-            self.runner.assign(job.slot, job.table.full, job.table.sliding)
+        """The plan's segments; canvases with a latency budget get their step caps."""
         work: list[Segment] = []
         expected = self._step_clock.seconds(plan.tokens)
         for turn in plan.turns:
@@ -289,12 +280,13 @@ class Engine:
             assert result.slot == turn.job.slot
             answer = self._open[turn.job.request_id]
             try:
-                self._after_step(answer, turn.job, result, now)
+                self._after_step(answer, result, now)
             except Exception as error:
                 self._fail(answer, error)
 
-    def _after_step(self, answer: Answer, job: Job, result: DenoiseResult, now: float) -> None:
-        step = job.step - 1
+    def _after_step(self, answer: Answer, result: DenoiseResult, now: float) -> None:
+        """Tell what the canvas did in its step; if it is done, commit it and end the answer or begin the next one."""
+        job, step = answer.job, answer.job.step - 1
         if not np.isfinite(result.entropy).all():
             raise NotFiniteError()
         answer.follow(result, step)
@@ -308,6 +300,15 @@ class Engine:
             self._finish(answer)
         else:
             self.scheduler.next_canvas(job, len(result.argmax_canvas), answer.go_on())
+
+    def _break_off(self, answer: Answer, ending: Ending) -> None:
+        try:
+            for commit in answer.break_off(ending):
+                answer.on_event(commit)
+        except Exception as error:
+            self._fail(answer, error)
+        else:
+            self._finish(answer)
 
     def _finish(self, answer: Answer) -> None:
         """End an answer as `answer.ended` says."""
