@@ -18,7 +18,7 @@ from redraft.engine.scheduler import Plan, Scheduler
 from redraft.engine.settings import EngineSettings
 from redraft.engine.stats import Counters, EngineStats
 from redraft.engine.transcript import Transcript
-from redraft.engine.work import Denoise, DenoiseResult, Runner, Segment
+from redraft.engine.work import DenoiseResult, Runner, Segment
 from redraft.errors import EngineError, InputError, NotFiniteError, PromptError, QueueFullError, SettingError
 from redraft.model.placement import without_autocast
 from redraft.text.marks import Decoder
@@ -124,7 +124,7 @@ class Engine:
             results = self.runner.run(work)
         after = self._clock()
         self.scheduler.ran(plan)
-        self._record_timing(plan, work, after - before)
+        self._record_forward(plan, after - before)
         self._process_results(plan, results, after)
         self.counters.schedule_seconds += (planned - started) + (self._clock() - after)
 
@@ -267,10 +267,10 @@ class Engine:
             work += answer.segments(turn)
         return work
 
-    def _record_timing(self, plan: Plan, work: list[Segment], seconds: float) -> None:
+    def _record_forward(self, plan: Plan, seconds: float) -> None:
         self._step_clock.observe(plan.tokens, seconds)
-        canvases = sum(isinstance(segment, Denoise) for segment in work)
-        encoded = plan.tokens - sum(segment.tokens for segment in work if isinstance(segment, Denoise))
+        canvases = sum(turn.denoise for turn in plan.turns)
+        encoded = sum(stop - first for first, stop in (turn.encode for turn in plan.turns))
         self.counters.record_forward(canvases, encoded, seconds)
 
     def _process_results(self, plan: Plan, results: list[DenoiseResult], now: float) -> None:
