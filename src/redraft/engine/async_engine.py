@@ -154,17 +154,6 @@ class AsyncEngine:
         """
         return await self._called(function, self._work)
 
-    async def _called(self, function: Callable[[], T], queue: deque[_Call]) -> T:
-        if self._draining and not self._stopped:
-            raise EngineError("The engine is shutting down.")
-        call = _Call(function)
-        self._post(call, queue)
-        try:
-            return await asyncio.wrap_future(call.future)
-        except asyncio.CancelledError:
-            call.abandoned = True
-            raise
-
     def cancel(self, request_id: int) -> None:
         """End a request before the next forward. Never waits; unknown and ended ids are ignored."""
         self._post(_Call(lambda: self._engine.cancel(request_id)), self._inbox)
@@ -215,6 +204,17 @@ class AsyncEngine:
             self._engine.cancel_all(added)
             raise
 
+    async def _called(self, function: Callable[[], T], queue: deque[_Call]) -> T:
+        if self._draining and not self._stopped:
+            raise EngineError("The engine is shutting down.")
+        call = _Call(function)
+        self._post(call, queue)
+        try:
+            return await asyncio.wrap_future(call.future)
+        except asyncio.CancelledError:
+            call.abandoned = True
+            raise
+
     def _post(self, call: _Call, queue: deque[_Call]) -> None:
         """Queue a call for the model's thread."""
         with self._wake:
@@ -247,16 +247,15 @@ class AsyncEngine:
                 self._call(self._work.popleft())
             self._serve()
 
-    def _end_all(self) -> None:
-        """End all requests: with an error if the engine has given up, else as cancelled."""
-        left = self._engine.open_ids
-        try:
-            if self._gave_up:
-                self._engine.fail_all(left, self._error)
-            else:
-                self._engine.cancel_all(left)
-        except Exception as error:
-            _log.exception("requests ended, and could not be cleaned up: %s", error)
+    def _wait(self) -> bool:
+        """Sleep until there is something to do; False when it is time to stop."""
+        with self._wake:
+            self._wake.wait_for(lambda: self._busy or self._draining or self._stopping)
+        return not self._stopping and (self._busy or not self._draining)
+
+    @property
+    def _busy(self) -> bool:
+        return bool(self._inbox or self._work) or self._engine.busy
 
     def _call(self, call: _Call) -> None:
         """Run one queued call; before each of its forwards, serve requests and check that it is still wanted."""
@@ -286,16 +285,6 @@ class AsyncEngine:
         if self._engine.busy:
             self._step()
 
-    def _wait(self) -> bool:
-        """Sleep until there is something to do; False when it is time to stop."""
-        with self._wake:
-            self._wake.wait_for(lambda: self._busy or self._draining or self._stopping)
-        return not self._stopping and (self._busy or not self._draining)
-
-    @property
-    def _busy(self) -> bool:
-        return bool(self._inbox or self._work) or self._engine.busy
-
     def _step(self) -> None:
         """One forward. If it fails, so do the requests that hold a slot; if it keeps failing, the engine gives up."""
         forwards = self._engine.counters.forwards
@@ -313,10 +302,6 @@ class AsyncEngine:
         if self._failures >= MOST_FAILURES:
             self._give_up()
 
-    def _give_up(self) -> None:
-        """Stop after what the thread is doing, and end all requests with an error."""
-        self._gave_up = self._stopping = True
-
     def _fail_running(self, error: Exception) -> None:
         """End the requests that hold a slot. If they cannot be cleaned up, the engine gives up."""
         try:
@@ -324,6 +309,21 @@ class AsyncEngine:
         except Exception as second:
             _log.exception("a failed forward could not be cleaned up: %s", second)
             self._give_up()
+
+    def _give_up(self) -> None:
+        """Stop after what the thread is doing, and end all requests with an error."""
+        self._gave_up = self._stopping = True
+
+    def _end_all(self) -> None:
+        """End all requests: with an error if the engine has given up, else as cancelled."""
+        left = self._engine.open_ids
+        try:
+            if self._gave_up:
+                self._engine.fail_all(left, self._error)
+            else:
+                self._engine.cancel_all(left)
+        except Exception as error:
+            _log.exception("requests ended, and could not be cleaned up: %s", error)
 
     def _refuse(self) -> None:
         """Refuse everything from now on."""
