@@ -20,7 +20,7 @@ class Editor:
         self.answers, self.asked = list(answers), []
 
     def edit(self, text, span, instruction, **settings):
-        self.asked.append((text[span[0] : span[1]], instruction, settings))
+        self.asked.append((text, text[span[0] : span[1]], instruction, settings))
         return SimpleNamespace(text=self.answers.pop(0), steps=3, tokens=(1, 2), forwards=7)
 
 
@@ -28,7 +28,7 @@ def test_the_span_must_read_exactly_as_it_should():
     editor = Editor("b = 2", "b = 2 ")
     result = evaluate(editor, [ITEM, ITEM], steps=4)
     assert [record.solved for record in result.records] == [True, False]
-    assert editor.asked == [("b = 1", "Use 2.", {"seed": 0, "steps": 4})] * 2
+    assert editor.asked == [("a = 0\nb = 1\nc = 3\n", "b = 1", "Use 2.", {"seed": 0, "steps": 4})] * 2
     assert (result.records[0].steps, result.records[0].tokens, result.records[0].forwards) == ((3,), 2, 7)
 
 

@@ -1,8 +1,11 @@
 """Deciding evaluated: the expected tool, and how far confidences are from what is right."""
 
+from unittest.mock import Mock
+
 import pytest
 
 from redraft.deciding import Decision, Reading
+from redraft.errors import PromptError
 from redraft.eval import decide
 from redraft.eval.result import EvalResult, ItemRecord
 from redraft.eval.tools import ToolItem
@@ -29,7 +32,7 @@ class Always:
             name="choice", choice=self.choice, probabilities=rest | {self.choice: self.confidence}, raw={}, reads=2,
             agreement=1.0,
         )  # fmt: skip
-        return Decision(text=self.choice, readings=(reading,), forwards=2)
+        return Decision(text=self.choice, readings=(reading,), forwards=3)
 
 
 def test_only_items_with_one_call_and_a_choice() -> None:
@@ -41,11 +44,18 @@ def test_the_expected_tool_is_the_solution() -> None:
     model = Always("f", 0.75)
     result = decide.evaluate(model, [item("f"), item("g")], reads=3)
     assert (result.solved, result.total, result.mean_steps) == (1, 2, 2.0)
+    assert result.tokens_per_forward == pytest.approx(1 / 3)
     assert result.calibration_error == pytest.approx(0.25)
     assert result.summary()["calibration_error"] == 0.25
     _, choices, settings = model.asked[0]
     assert choices == ["f", "g"]
     assert settings == {"template": decide.TEMPLATE, "tools": TOOLS, "ends": False, "reads": 3}
+
+
+def test_an_item_that_cannot_be_decided_is_named() -> None:
+    model = Mock(decide=Mock(side_effect=PromptError("The prompt is too long.")))
+    with pytest.raises(PromptError, match="item x: The prompt is too long"):
+        decide.evaluate(model, [item("f")])
 
 
 def test_the_calibration_error_is_over_bins() -> None:

@@ -88,7 +88,7 @@ def test_an_item_that_cannot_be_asked_is_named_before_any_is():
 
 def test_sudoku_counts_solved_steps_and_tokens():
     wrong = grid("1" + SOLUTION[1:])
-    answers = [grid(SOLUTION), wrong, "Here it is:\n" + grid(SOLUTION) + "\n", ""]
+    answers = [grid(SOLUTION), wrong, "This 9x9 grid:\n" + grid(SOLUTION) + "\n", ""]
     result = sudoku.TASK.evaluate(FixedModel(answers), [puzzle_item(name) for name in "abcd"], batch_size=3)
     assert [record.solved for record in result.records] == [True, False, True, False]
     assert (result.solved, result.total, result.mean_steps) == (2, 4, 2.0)
@@ -233,6 +233,9 @@ def test_the_middle_of_an_answer_leaves_whole_words_on_both_sides():
     assert middle.prefix.startswith(ITEM.prefix + "    return")
     assert middle.suffix.endswith(ITEM.suffix)
     assert 0 < len(middle.answer) < len(ITEM.answer)
+    three = infill.middle_of(dataclasses.replace(ITEM, answer="    return x +"))
+    assert three is not None
+    assert (three.answer, three.suffix) == (" x", " +" + ITEM.suffix)
     assert infill.middle_of(dataclasses.replace(ITEM, answer="    pass")) is None
 
 
@@ -255,7 +258,10 @@ def test_left_to_right_hides_what_is_behind_and_is_cut_where_the_answer_ends():
     assert [record.solved for record in result.records] == [True, False]
     assert model.chats == [ITEM.prefix, ITEM.prefix]
     assert model.settings[0] == {"steps": infill.LEFT_STEPS, "seed": 0, "max_tokens": 6}
-    assert result.records[0].forwards == 5
+    assert (result.records[0].tokens, result.records[0].forwards) == (2, 5)
+    model = Sides([""])
+    infill.evaluate(model, [dataclasses.replace(ITEM, prefix="")], method="left")
+    assert model.chats == ["\n"]  # a prompt cannot be empty
     model = Sides(["", ""])
     infill.evaluate(model, [ITEM], method="left", preset="careful")
     infill.evaluate(model, [ITEM], method="left", preset="careful", steps=3)

@@ -14,6 +14,7 @@ from redraft.eval.tools import read_tools_jsonl
 from redraft.train.build.sudoku_solver import is_unique
 
 SOLUTION = "534678912672195348198342567859761423426853791713924856961537284287419635345286179"
+SHIFTED = "".join("123456789"[n:] + "123456789"[:n] for n in range(9))
 PUZZLE = "530070000600195000098000060800060003400803001700020006060000280000419005000080079"
 TOOL = {"type": "function", "function": {"name": "f", "description": "d"}}
 RECORD = {
@@ -53,6 +54,8 @@ def test_bundled_results_read_and_need_all_that_is_expected():
         assert tool_results.is_solved(item, f"So: {told}.")
         assert not tool_results.is_solved(item, "So it is.")
         assert not tool_results.is_solved(item, f"{told}<|tool_call>call:f{{}}<tool_call|>")
+        assert not tool_results.is_solved(item, f"{told}<|tool_call>call:f{{a:<tool_call|>")
+        assert not tool_results.is_solved(item, f"<|channel>thought\n{told}<channel|>It is.")
 
 
 @pytest.mark.parametrize(
@@ -90,6 +93,8 @@ def write(tmp_path, text):
         (f"puzzle,solution\n{PUZZLE[:80]}x,{SOLUTION}\n", "line 2: a puzzle needs 81 digits"),
         (f"puzzle,solution\n{PUZZLE},{SOLUTION[:80]}0\n", "line 2: a solution needs 81 digits from 1 to 9"),
         (f"puzzle,solution\n{PUZZLE},5{SOLUTION[1:80]}5\n", "line 2: the solution repeats a digit in row 9"),
+        (f"puzzle,solution\n{PUZZLE},{SOLUTION[:9] * 9}\n", "line 2: the solution repeats a digit in column 1."),
+        (f"puzzle,solution\n{PUZZLE},{SHIFTED}\n", "line 2: the solution repeats a digit in box 1."),
         (f"puzzle,solution\n{PUZZLE},{SOLUTION}\n{'1' * 200_000},\n", "line 3: not valid CSV (field larger"),
         (f"puzzle,solution\n4{PUZZLE[1:]},{SOLUTION}\n", "line 2: puzzle and solution differ in row 1, column 1"),
     ],
@@ -105,7 +110,7 @@ def test_bad_sudoku_files_are_refused(tmp_path, text, message):
 def test_sudoku_columns_may_come_in_any_order_beside_others(tmp_path):
     path = write(tmp_path, f"level, solution, puzzle\neasy,{SOLUTION},{PUZZLE}\n")
     (item,) = read_sudoku_csv(path)
-    assert (item.puzzle, item.solution, item.clues) == (PUZZLE, SOLUTION, 30)
+    assert (item.id, item.puzzle, item.solution, item.clues) == ("sudoku-0001", PUZZLE, SOLUTION, 30)
 
 
 def test_a_byte_order_mark_is_no_part_of_a_file(tmp_path):
