@@ -245,6 +245,16 @@ def test_another_alpha_is_another_run(recipe: Recipe, tmp_path: Path) -> None:
     assert len(train(short, device="cpu", quiet=True, resume=True).losses) > 0
 
 
+def test_neither_an_adapter_nor_all_weights_go_on_as_the_other(recipe: Recipe, tmp_path: Path) -> None:
+    recipe = dataclasses.replace(recipe, optimizer=dataclasses.replace(recipe.optimizer, steps=1, warmup=0))
+    adapter = lora_recipe(recipe, tmp_path)
+    for begun, other in ((adapter, None), (dataclasses.replace(adapter, lora=None), adapter.lora)):
+        out = dataclasses.replace(begun.run, out=str(tmp_path / f"run-{other is None}"))
+        train(dataclasses.replace(begun, run=out), device="cpu", quiet=True)
+        with pytest.raises(CheckpointError, match=r"another lora\.rank"):
+            train(dataclasses.replace(begun, run=out, lora=other), resume=True, device="cpu", quiet=True)
+
+
 def test_an_adapter_does_not_go_on_over_another_base(recipe: Recipe, tmp_path: Path) -> None:
     """Its checkpoint holds the factors alone, and would name whatever base it is resumed with."""
     recipe = lora_recipe(recipe, tmp_path)

@@ -86,6 +86,18 @@ def test_a_speed_is_shown_in_its_unit(speed: float, shown: str, capsys) -> None:
     assert shown in capsys.readouterr().err
 
 
+def test_the_time_that_is_left_is_that_of_the_steps_to_come(capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run resumed behind step 4 of 10: three steps in 90 seconds; then its steps are fitted to fewer."""
+    now = 100.0
+    monkeypatch.setattr("redraft.train.progress.time.perf_counter", lambda: now)
+    reporter = Reporter(10, 4)
+    now += 90.0
+    for steps in (10, 8):
+        reporter.update(7, {"loss": 1.0, "decoder": 1.0}, 1.0, steps=steps, peak=0.36)
+    shown = [line.partition(" decoder 1.0000 ")[2] for line in capsys.readouterr().err.splitlines()]
+    assert shown == ["1 tokens/s (36% of peak) left 1:30", "1 tokens/s (36% of peak) left 0:30"]
+
+
 def test_a_resumed_run_says_which_settings_have_changed(recipe: Recipe, capsys) -> None:
     recipe = dataclasses.replace(recipe, optimizer=dataclasses.replace(recipe.optimizer, steps=1, warmup=0))
     run(recipe)

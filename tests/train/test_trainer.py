@@ -422,6 +422,11 @@ def test_the_learning_rate_warms_up_and_falls(schedule: str, expected: dict[int,
         assert learning_rate(settings, step) == pytest.approx(2.0 * share), step
 
 
+def test_a_fall_longer_than_what_the_warm_up_leaves_begins_at_the_peak() -> None:
+    settings = OptimizerSettings(steps=20, learning_rate=2.0, schedule="wsd", warmup=4, decay_share=1.0)
+    assert [learning_rate(settings, step) for step in (3, 4, 12, 20)] == pytest.approx([2.0, 2.0, 1.1, 0.2])
+
+
 def test_corruption_replaces_at_its_level_inside_its_region() -> None:
     clean = torch.full((400, 32), 7)
     region = torch.zeros(400, 32, dtype=torch.bool)
