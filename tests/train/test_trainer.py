@@ -335,6 +335,19 @@ def test_a_sharded_checkpoint_outlives_being_killed_between_its_two_names(recipe
     sharding._replace(*names)
     assert sharding.load_meta(tmp_path)["step"] == 10
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.sharded"]
+    complete("checkpoint.sharded.old", 5)  # a kill behind the second name
+    assert sharding.load_meta(tmp_path)["step"] == 10
+
+
+def test_one_number_that_is_not_finite_spoils_sharded_weights(recipe: Recipe) -> None:
+    trainer = Trainer(changed(recipe, shard=True), device="cpu", quiet=True)
+    with trainer.world.joined(trainer.device, always=True):
+        trainer.build()
+        assert trainer.masters.finite()
+        assert isinstance(trainer.masters, sharding.ShardedWeights)
+        weight = trainer.masters.trained_parts["norm.weight"]
+        weight.to_local().data[3] = math.inf  # type: ignore[attr-defined]
+        assert not trainer.masters.finite()
 
 
 def test_a_resumed_run_lets_go_of_the_checkpoint_that_it_read(recipe: Recipe) -> None:
