@@ -6,12 +6,14 @@ from pathlib import Path
 import pytest
 from outcome import Cli
 
-from redraft.bench.schedule import COSTS, CostModel, simulate_all
+from redraft.bench.schedule import COSTS, CostModel, _row, simulate_all
 from redraft.bench.schedule_plot import draw
+from redraft.bench.simulation import Life, Load, Simulated, simulate
 from redraft.bench.step_counts import NAMES, QUANTILES, draw_steps
 from redraft.engine.policy import Mixed
 from redraft.engine.scheduler import Job, Plan, Turn
-from redraft.engine.settings import POLICIES
+from redraft.engine.settings import POLICIES, EngineSettings
+from redraft.engine.work import Limits
 
 
 def plan(tokens: int) -> Plan:
@@ -38,6 +40,32 @@ def test_drawn_steps_follow_what_was_recorded(name: str) -> None:
     if name == "long-tail":
         assert sum(drawn) / 4000 == pytest.approx(26.6, abs=1)
         assert drawn.count(48) / 4000 == pytest.approx(0.21, abs=0.02)
+
+
+def test_a_simulation_is_what_a_clock_would_show() -> None:
+    """Forwards of 2 s. The second request comes during the third forward, and both share the next two."""
+    limits = Limits(slots=2, full_pages=99, sliding_pages=99, window=1024, context=9999, canvas=256, forward=4096)
+    loads = [Load(arrival=1.0, prompt=20, steps=(2, 3)), Load(arrival=6.5, prompt=20, steps=(2,))]
+    watched = []
+    done = simulate(
+        loads, limits, EngineSettings(slots=2), lambda plan: 2.0,
+        lambda scheduler, plan: watched.append(sum(turn.denoise for turn in plan.turns)),
+    )  # fmt: skip
+    first, second = done.lives
+    assert (first.admitted, first.first_commit, first.ended) == (1.0, 5.0, 11.0)
+    assert (second.admitted, second.first_commit, second.ended) == (7.0, 11.0, 11.0)
+    assert (first.seconds, second.seconds) == (10.0, 4.5)
+    assert watched == [1, 1, 1, 2, 2]
+    assert (done.seconds, done.forwards, done.canvas_steps, done.waits) == (11.0, 5, 7, [1] * 7)
+    assert (done.occupancy, done.canvases_per_second) == (7 / 5, 3 / 11)
+
+
+def test_a_row_counts_from_arrival() -> None:
+    loads = [Load(arrival=3.0 + number, prompt=1, steps=(1,)) for number in range(3)]
+    lives = [Life(load, first_commit=load.arrival + 1, ended=load.arrival + 2 + load.arrival) for load in loads]
+    row = _row("mixed", "short", COSTS[0], 0.5, Simulated(lives, seconds=6.0, forwards=4, canvas_steps=6))
+    assert (row.first_canvas, row.answer) == ((1.0, 1.0), (6.0, 7.0))
+    assert (row.canvases_per_second, row.occupancy) == (0.5, 1.5)
 
 
 def test_where_a_forward_costs_mostly_itself_sharing_it_pays() -> None:

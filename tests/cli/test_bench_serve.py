@@ -68,6 +68,57 @@ def test_in_the_open_loop_requests_are_due_at_their_time_however_late_they_start
     assert level.seconds <= sum(gaps) + 1
 
 
+def test_a_level_sums_up_what_its_clients_saw() -> None:
+    level = load.Level(mode="closed", load=2, seconds=4.0, busy_seconds=3.0, failed=1)
+    for first, whole, tokens, steps, canvases, forwards in (
+        (0.5, 0.6, 100, 12, 2, 14), (1.0, 3.0, 60, 8, 1, 9), (1.1, 2.0, 40, 10, 2, 11),
+    ):  # fmt: skip
+        level.samples.append(load.Sample(first=first, whole=whole, tokens=tokens, steps=steps, canvases=canvases,
+                                         forwards=forwards))  # fmt: skip
+    assert level.to_dict(target=1.0) == {
+        "mode": "closed", "load": 2, "requests": 4, "failed": 1, "seconds": 4.0, "first_canvas_p50": 1.0,
+        "first_canvas_p95": 1.1, "answer_p50": 2.0, "answer_p95": 3.0, "goodput": 0.5, "tokens_per_second": 50.0,
+        "steps_per_canvas": 6.0, "tokens_per_forward": 5.88, "model_busy": 0.75,
+    }  # fmt: skip
+
+
+def test_a_servers_model_is_as_busy_as_its_replicas_on_average(monkeypatch: pytest.MonkeyPatch) -> None:
+    target = load.Target("http://127.0.0.1:1")
+    name = "redraft_forward_seconds_total"
+    told = {"/metrics": f'{name}{{replica="0"}} 3.0\n{name}{{replica="1"}} 5\n'}
+    monkeypatch.setattr(target, "get", told.get)
+    assert target.busy_seconds() == 4.0
+    told["/metrics"] = f"{name} 2.5\nredraft_forward_seconds_created 9\n"
+    assert target.busy_seconds() == 2.5
+
+
+def test_the_first_canvas_is_the_first_text_and_both_times_count_from_when_it_was_due(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stats = {"tokens": 7, "steps": [3, 2], "canvases": 2, "forwards": 6}
+    chunks = [
+        {"delta": {"role": "assistant"}, "finish_reason": None},
+        {"delta": {"content": "a"}, "finish_reason": None},
+        {"delta": {"content": "b"}, "finish_reason": None},
+        {"delta": {}, "finish_reason": "stop", "redraft": {"stats": stats}},
+    ]
+    now, asked = 100.0, []
+
+    def stream(body: dict[str, object]) -> Iterator[dict[str, object]]:
+        nonlocal now
+        asked.append(body)
+        for chunk in chunks:
+            now += 1
+            yield {"choices": [chunk]}
+
+    monkeypatch.setattr(load, "time", SimpleNamespace(perf_counter=lambda: now))
+    runner = load.Runner(SimpleNamespace(stream=stream), "m", [], {"steps": 3})  # type: ignore[arg-type]
+    sample = runner._ask(5, load.Job("Hi", 9), due=99.0)
+    assert sample == load.Sample(first=3.0, whole=5.0, tokens=7, steps=5, canvases=2, forwards=6)
+    expected = {"model": "m", "stream": True, "max_tokens": 9, "seed": 5, "steps": 3}
+    assert asked == [expected | {"messages": [{"role": "user", "content": "Hi"}]}]
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,8 @@ from torch.utils.flop_counter import FlopCounterMode
 import redraft
 from redraft import kernels
 from redraft.bench import calls
+from redraft.bench import cpu as bench_cpu
+from redraft.bench.cpu import CpuResult, Engine
 from redraft.bench.floor import run_flops
 from redraft.kernels import native
 from redraft.train.trainer import TrainingResult
@@ -152,6 +155,35 @@ def test_bench_measures_both_on_the_same_weights(cli: Cli, folder: Path) -> None
     assert [record["dtype"] for record in other["results"]] == ["float32"] * 2
 
 
+def test_speeds_of_both_follow_from_their_seconds() -> None:
+    result = CpuResult(
+        redraft=Engine(name="redraft", seconds=(0.5, 0.4, 1.0)),
+        transformers=Engine(name="transformers", seconds=(1.0, 1.6, 2.5)),
+        prompt_tokens=200, canvas_length=128, steps=16, dtype="float32", quantization=None, floor_seconds=0.16,
+        gemm_flops_per_second=2e11,
+    )  # fmt: skip
+    found = result.to_dict()
+    assert found["results"][0]["tokens_per_second"] == {"min": 128.0, "median": 256.0, "max": 320.0}
+    assert [record["ms_per_forward"] for record in found["results"]] == [31.25, 100.0]
+    assert found["ratio"] == {"min": 2.0, "median": 2.5, "max": 4.0}
+    assert (found["floor_tokens_per_second"], found["gemm_gflops"]) == (800.0, 200.0)
+    assert (found["results"][0]["floor_ms"], found["results"][0]["context"]) == (10.0, 200)
+
+
+def test_engines_take_turns_and_the_first_round_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    now, runs = 0.0, []
+
+    def run(name: str, seconds: float) -> None:
+        nonlocal now
+        now += seconds + 9 * (name not in runs)
+        runs.append(name)
+
+    monkeypatch.setattr(bench_cpu, "time", SimpleNamespace(perf_counter=lambda: now))
+    both = {"a": lambda: run("a", 2.0), "b": lambda: run("b", 3.0)}
+    assert bench_cpu._take_turns(both, 2, None) == {"a": [2.0, 2.0], "b": [3.0, 3.0]}
+    assert runs == ["a", "b"] * 3
+
+
 def test_bench_without_transformers_says_so(cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "transformers", None)
     outcome = cli("bench", "cpu", "--model", folder)
@@ -183,6 +215,10 @@ def test_the_floor_counts_every_product(folder: Path) -> None:
                 soft = model.soft_embeddings(logits)
     two_steps = run_flops(model.config, prompt=prompt, steps=3) - run_flops(model.config, prompt=prompt, steps=1)
     assert two_steps == pytest.approx(counter.get_total_flops(), rel=0.02)
+    with torch.inference_mode(), kernels.force("cpu"), FlopCounterMode(display=False) as encoding:
+        model.encode(torch.arange(prompt)[None], model.new_cache(1, prompt))
+    longer = run_flops(model.config, prompt=2 * prompt, steps=1) - run_flops(model.config, prompt=prompt, steps=1)
+    assert longer == pytest.approx(encoding.get_total_flops(), rel=0.05)
 
 
 def test_train_hands_its_options_to_the_trainer(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import time
 import torch
 
 from redraft.config import ModelConfig
-from redraft.model.accounting import active_per_token
+from redraft.model.accounting import text_parts
 
 _SIZE = 1024
 _SECONDS = 1.0
@@ -15,12 +15,12 @@ _SECONDS = 1.0
 
 def run_flops(config: ModelConfig, *, prompt: int, steps: int) -> float:
     """Floating point operations of encoding `prompt` tokens and denoising one canvas for `steps` steps."""
-    head = config.vocab_size * config.hidden_size
-    layers = active_per_token(config) - head
-    length = config.canvas_length
+    parts, length = {part.name: part.active for part in text_parts(config)}, config.canvas_length
+    head, conditioning = config.vocab_size * config.hidden_size, parts["self-conditioning"]
+    layers = sum(parts.values()) - head - conditioning
     attention = sum(_attention(config, layer, prompt, length) for layer in range(config.num_hidden_layers))
     step = 2 * length * (layers + head) + attention
-    soft = 2 * length * head * (steps - 1)  # the last step's soft embeddings are never read
+    soft = 2 * length * (head + conditioning) * (steps - 1)  # made by all steps but the last, for the next one
     prefill = 2 * prompt * layers
     return steps * step + soft + prefill
 
