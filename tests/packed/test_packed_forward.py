@@ -7,6 +7,7 @@ from torch import Tensor
 from redraft.config import FULL, SLIDING, ModelConfig
 from redraft.constraints.pins import Allowed
 from redraft.diffusion.sampler import predict
+from redraft.errors import SettingError
 from redraft.kernels.packed import PackedFp8
 from redraft.kernels.triton.segments import DENOISE, ENCODE, UNUSED, Segments
 from redraft.model import Transformer
@@ -85,6 +86,34 @@ def test_every_weight_of_the_model_is_packed(plain: Transformer) -> None:
 
     pack(plain.config, source, device=CPU, dtype=torch.float32)
     assert read == set(state)
+
+
+def test_keys_fit_pages_in_fp8_whatever_their_norm_and_scores_stay_the_same(plain: Transformer) -> None:
+    """A rotated key is at most the norm's largest weight times the root of the head's width, which 448 must hold."""
+    state = dict(plain.state_dict())
+    for number, factor in enumerate((1.0, 60.0, 1e-3)):
+        at = f"layers.{number}.attention."
+        state[f"{at}k_norm.weight"] = state[f"{at}k_norm.weight"] * factor
+        state[f"{at}q_norm.weight"] = state[f"{at}q_norm.weight"] * (7 / factor)
+    model = pack(plain.config, state.__getitem__, device=CPU, dtype=torch.float32)
+    for number, layer in enumerate(model.layers):
+        assert 8 < layer.k_norm.abs().max() <= 16
+        q, k = (state[f"layers.{number}.attention.{part}_norm.weight"] for part in "qk")
+        assert torch.equal(layer.q_norm * layer.k_norm, q * k)
+
+
+@pytest.mark.parametrize("part", ["attention.o_proj", "mlp.down_proj", "experts."])
+def test_a_model_is_called_by_the_format_of_whichever_matrices_have_one(plain: Transformer, part: str) -> None:
+    def source(name: str) -> Tensor | PackedFp8:
+        weight = plain.state_dict()[name]
+        return quantize_fp8(weight) if f"0.{part}" in name else weight
+
+    assert pack(plain.config, source, device=CPU, dtype=torch.float32).quantization == "fp8"
+
+
+def test_an_unknown_format_is_refused(plain: Transformer) -> None:
+    with pytest.raises(SettingError, match=r"^quantization is 'fp4'; it must be one of fp8, int4, or None\.$"):
+        pack(plain.config, plain.state_dict().__getitem__, device=CPU, dtype=torch.float32, quantization="fp4")
 
 
 @torch.inference_mode()

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from redraft.config import FULL, SLIDING, ModelConfig
-from redraft.errors import SettingError, one_of
 from redraft.model.accounting import text_parts
+from redraft.model.quantize import check_format
 
 _GROUP = 64
 
@@ -79,8 +79,7 @@ def step_components(
     the head. Where soft embeddings gather, each reads a row of these and writes one in bf16. Of several `gpus` they are
     those with the most canvases to sample; what the links between them take is not included.
     """
-    if quantization not in (None, "fp8", "int4"):
-        raise SettingError(f"quantization is {quantization!r}; it must be {one_of(('fp8', 'int4'), 'None')}.")
+    check_format(quantization)
     parts = {part.name: part.total for part in text_parts(config)}
     rows, width, layers = batch * config.canvas_length, config.hidden_size, config.num_hidden_layers
     touched = (distinct_experts or config.num_experts) / config.num_experts

@@ -22,7 +22,7 @@ from redraft.kernels.device_group import enable_peer_access
 from redraft.kernels.packed import Matrix, Packed, PackedExperts, PackedFp8
 from redraft.kernels.triton.residuals import AfterAttention, AfterExperts
 from redraft.model.layouts import Source, Weight, chunks, join
-from redraft.model.packed.tensor_parallel import check_tensor_parallel, shard_config, shard_experts, shard_source
+from redraft.model.packed.tensor_parallel import shard_config, shard_experts, shard_source
 from redraft.model.packed.upload import upload
 from redraft.model.packed.vocabulary import Vocabulary, pack_vocabulary
 from redraft.model.packed.weights import SOFT, VOCABULARY, PackedLayer, PackedModel, Shard, products, tensors
@@ -48,10 +48,10 @@ def pack(
 
     `quantization` "fp8" or "int4" (int4 experts, FP8 attention and dense MLP) quantizes weights that are stored in
     full; None keeps every weight in its own format. `fp8_vocabulary` keeps the vocabulary in FP8, see the function of
-    this name in `requirements`. Raises `SettingError` for an unknown format and for a model that cannot be divided.
+    this name in `requirements`. Raises `SettingError` for an unknown format; whether a model fits its devices is
+    checked before (`requirements.check_fit`).
     """
     check_format(quantization)
-    check_tensor_parallel(config, 1 + len(other_devices))
     enable_peer_access((device, *other_devices))
     packers = _packers(config, source, (device, *other_devices), dtype, quantization)
     vocabulary = packers[0].vocabulary(VOCABULARY, fp8=fp8_vocabulary)
