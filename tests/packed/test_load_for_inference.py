@@ -10,18 +10,27 @@ import torch
 
 import redraft
 from random_adapter import random_adapter
+from random_model import tower_of
 from redraft.bench.random_weights import random_model
 from redraft.config import ModelConfig
 from redraft.errors import SettingError
 from redraft.kernels.triton.experts import format_of
 from redraft.model import Transformer, inference, quantize
+from redraft.model.accounting import bytes_in, vision_parts
 from redraft.model.adapters import Adapter, with_adapter
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.folders import resolve_folder
 from redraft.model.inference import load_packed
 from redraft.model.initialise import initialise
 from redraft.model.packed.build import pack, repacked_bytes
-from redraft.model.packed.requirements import WORKING_BYTES, check_device, check_room, fp8_vocabulary, misfit
+from redraft.model.packed.requirements import (
+    WORKING_BYTES,
+    check_device,
+    check_fit,
+    check_room,
+    fp8_vocabulary,
+    misfit,
+)
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.packed.weights import PackedLayer, tensors
 from redraft.model.presets import preset
@@ -210,7 +219,7 @@ def test_memory_is_counted_as_stored_weights_are_packed(format: str) -> None:
     ],
 )
 def test_memory_is_counted_for_what_an_adapter_makes_plain(changed: str, more: float) -> None:
-    """A GPU would run out of it in the middle of inference."""
+    """A GPU would run out of it in the middle of loading."""
     config = preset("26b-a4b")
     stored, names = stored_in(config, "fp8"), {name for name in weight_names(config) if re.search(changed, name)}
 
@@ -227,6 +236,29 @@ def test_memory_is_counted_for_what_an_adapter_makes_plain(changed: str, more: f
     assert fits(least, "fp8", names)  # all are rounded again
     assert fits(least + int((more + 0.01) * 1e9), None, names)
     assert not fits(least + int((more - 0.01) * 1e9), None, names)
+
+
+def test_room_is_looked_for_with_what_is_stored_seen_and_changed(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quantize_folder(folder, tmp_path / "q", "fp8")
+    checkpoint, asked = Checkpoint(tmp_path / "q"), dict[str, Any]()
+    monkeypatch.setattr("redraft.model.packed.requirements.check_room", lambda *_, **given: asked.update(given))
+    adapter = random_adapter(redraft.load_model(folder, "cpu", "float32"), 1, r"mlp\.down")
+    load_packed(checkpoint, WeightSettings(device="cpu", dtype="float32"), adapter=adapter)
+    assert asked == {"stored": checkpoint.formats, "vision": False, "changed": adapter.factors.keys()}
+    checkpoint.has_vision = True
+    check_fit(checkpoint.config, WeightSettings(device="cpu"), checkpoint)
+    assert (asked["vision"], asked["changed"]) == (True, frozenset())
+
+
+def test_a_vision_tower_takes_room_too() -> None:
+    config = preset("26b-a4b")
+    tower = bytes_in(vision_parts(config), "bf16")
+    assert tower > 1_100_000_000
+    check_room(config, "int4", (CUDA,), vision=True, free=16_900_000_000 + tower)
+    with pytest.raises(SettingError, match="too little"):
+        check_room(config, "int4", (CUDA,), vision=True, free=16_900_000_000)
 
 
 def test_a_product_that_is_plain_in_part_is_counted_as_plain() -> None:
@@ -315,6 +347,14 @@ def test_a_packed_twin_has_the_vocabulary_that_its_adapter_changes(folder: Path,
     assert repacked_bytes(base.packed, adapter.factors.keys()) == {base.device: table}
     torch.testing.assert_close(logits_of(made), logits_of(expected), rtol=0, atol=0)
     assert not torch.equal(logits_of(made), logits_of(base))
+
+
+def test_an_adapter_of_the_vision_tower_takes_a_tower_more(folder: Path) -> None:
+    model = packed_from(folder)
+    model.vision = tower_of(replace(preset("nano"), extra=dict(preset("nano").extra)))
+    tower = sum(tensor.nbytes for tensor in model.vision.state_dict().values())
+    assert inference._copied_bytes(model, {"vision.projection.weight"}) == {model.device: tower}
+    assert inference._copied_bytes(model, {"router"}) == {model.device: 0}
 
 
 def test_an_adapter_without_room_is_refused_before_anything_is_read(

@@ -215,6 +215,9 @@ def test_quantized_shares_stay_near_the_quantized_whole(config: ModelConfig, qua
     assert 0 < (shards - exact).norm() < 1.5 * (whole - exact).norm()
 
 
+HEADS_OF_24 = replace(preset("26b-a4b"), num_attention_heads=24)
+
+
 @pytest.mark.parametrize(
     ("config", "gpus", "message"),
     [
@@ -222,6 +225,10 @@ def test_quantized_shares_stay_near_the_quantized_whole(config: ModelConfig, qua
         (preset("26b-a4b"), 16, "gpus is 16; it must be 1, 2, 4 or 8"),
         (preset("26b-a4b"), 0, "gpus is 0; it must be 1, 2, 4 or 8"),
         (preset("tiny"), 4, "6 query heads, 2 and 1 key/value heads, dense MLP of 512 and 16 experts cannot"),
+        (replace(HEADS_OF_24, num_key_value_heads=3), 2, "24 query heads, 3 and 2 key/value heads, .* cannot"),
+        (replace(HEADS_OF_24, num_global_key_value_heads=3), 4, "24 query heads, 8 and 3 key/value heads, .* cannot"),
+        (replace(preset("26b-a4b"), intermediate_size=2116), 8, "dense MLP of 2116 and 128 experts cannot"),
+        (replace(preset("26b-a4b"), num_experts=66), 4, "dense MLP of 2112 and 66 experts cannot"),
     ],
 )
 def test_what_cannot_be_divided_is_said(config: ModelConfig, gpus: int, message: str) -> None:
