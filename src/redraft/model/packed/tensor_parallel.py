@@ -73,8 +73,9 @@ def shard_source(source: Source, config: ModelConfig, number: int, gpus: int) ->
         if module == "attention" and projection in ("k_proj", "v_proj"):
             heads = config.layer_kv_heads(layer)  # with fewer heads than GPUs, some GPUs hold the same one
             return _slice_outputs(whole, number * heads // gpus, max(heads // gpus, 1), heads)
-        inputs = projection == "o_proj" or (module, projection) == ("mlp", "down_proj")
-        return (_slice_inputs if inputs else _slice_outputs)(whole, number, 1, gpus)
+        if projection == "o_proj" or (module, projection) == ("mlp", "down_proj"):
+            return _slice_inputs(whole, number, gpus)
+        return _slice_outputs(whole, number, 1, gpus)
 
     return weight
 
@@ -86,10 +87,10 @@ def _slice_outputs(weight: Weight, first: int, count: int, parts: int) -> Weight
     return _own(part) if isinstance(part, Tensor) else part
 
 
-def _slice_inputs(weight: Weight, first: int, count: int, parts: int) -> Weight:
-    """The same of the inputs of a weight [N,K]. INT4 and NVFP4, whose groups may not divide, become FP8."""
-    total = weight.shape[-1]
-    part = slice(first * total // parts, (first + count) * total // parts)
+def _slice_inputs(weight: Weight, number: int, parts: int) -> Weight:
+    """One of the equal parts of a weight's inputs [N,K]. INT4 and NVFP4, whose groups may not divide, become FP8."""
+    each = weight.shape[-1] // parts
+    part = slice(number * each, (number + 1) * each)
     if isinstance(weight, Tensor):
         return _own(weight[:, part])
     if isinstance(weight, PackedFp8):
