@@ -195,6 +195,20 @@ def test_a_page_is_given_back_when_the_next_token_does_not_see_its_last_one() ->
     assert [page < 0 for page in table.sliding] == [True, *[False] * 4]
 
 
+@pytest.mark.parametrize("spare", [0, 3])
+@pytest.mark.parametrize("position", [0, PAGE, WINDOW - 1, WINDOW + PAGE - 2, WINDOW + PAGE - 1, 10 * PAGE + 7])
+def test_a_table_reaches_as_far_as_its_promised_and_borrowed_pages(position: int, spare: int) -> None:
+    manager = PageManager(40, 40, WINDOW)
+    table = manager.open(40 * PAGE, PAGE, ())
+    assert table is not None
+    for here in range(0, position + 1, PAGE):
+        manager.leave_behind(table, here)
+        manager.cover(table, here + PAGE)
+    manager.leave_behind(table, position)
+    manager.cover(table, manager.most_covered(table, position, spare), spare)
+    assert table.sliding_held == table.sliding_most + spare
+
+
 @pytest.mark.parametrize(("full", "sliding"), [(40, 26), (20, 90)])
 @pytest.mark.parametrize("seed", range(20))
 def test_promises_hold_in_any_order_of_events(seed: int, full: int, sliding: int) -> None:
