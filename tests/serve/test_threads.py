@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from redraft.constraints.automaton import Budget
-from redraft.serve.threads import MOST, MOST_SLOW, Threads
+from redraft.serve.threads import LARGE, MOST, MOST_LARGE, MOST_SLOW, SLOW_SECONDS, Threads
 
 
 class Building:
@@ -58,6 +58,46 @@ def test_slow_ones_hold_nobody_up_and_end_with_their_callers(count: int) -> None
 
     asyncio.run(main())
     assert building.most <= MOST_SLOW
+
+
+class Held:
+    """Functions that wait until they are let go, after they have built something for `seconds`; how many have begun."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._go = seconds, threading.Event()
+        self.begun = 0
+        self._lock = threading.Lock()
+
+    def __call__(self) -> str:
+        Budget(seconds=1e9, started=time.thread_time() - self._seconds).check(0)
+        with self._lock:
+            self.begun += 1
+        assert self._go.wait(30)
+        return "read"
+
+    def let_go(self) -> None:
+        self._go.set()
+
+
+@pytest.mark.parametrize(
+    ("size", "seconds", "most"), [(LARGE - 1, 0.0, MOST), (LARGE, 0.0, MOST_LARGE), (1, 2 * SLOW_SECONDS, MOST_SLOW)]
+)
+def test_so_many_are_read_at_a_time_and_small_ones_do_not_wait_for_large_or_slow_ones(
+    size: int, seconds: float, most: int
+) -> None:
+    async def main() -> None:
+        threads, held = Threads(), Held(seconds)
+        reading = [asyncio.create_task(threads.read(held, size)) for _ in range(MOST + 2)]
+        await _until(lambda: held.begun == most)
+        if most < MOST:
+            assert await asyncio.wait_for(threads.read(lambda: "small", 1), 10) == "small"
+        await asyncio.sleep(0.1)
+        assert held.begun == most
+        held.let_go()
+        assert await asyncio.wait_for(asyncio.gather(*reading), 30) == ["read"] * len(reading)
+        assert not threads.busy
+
+    asyncio.run(main())
 
 
 def test_a_thread_that_cannot_be_started_keeps_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
