@@ -133,3 +133,9 @@ def test_converged_needs_stability_and_confidence() -> None:
     assert done.tolist() == [False, True, False]
     done = stopping.converged(stable, entropy, stability_threshold=0, confidence_threshold=0.005)
     assert done.tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("width", [1, vocabulary.BLOCK_ELEMENTS // 2, vocabulary.BLOCK_ELEMENTS + 1])
+def test_blocks_hold_every_row_once_however_long_it_is(width: int) -> None:
+    rows = torch.arange(5)[:, None].expand(5, width)
+    assert torch.cat([rows[block, 0] for block in vocabulary.blocks(rows)]).tolist() == [0, 1, 2, 3, 4]

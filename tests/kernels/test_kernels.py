@@ -142,9 +142,9 @@ def test_soft_probabilities_are_those_of_rounded_logits(dtype: torch.dtype, voca
 @pytest.mark.parametrize("backend", ["cpu", NATIVE])
 @pytest.mark.parametrize("vocab", [1, 5, 99, 4096])
 def test_distribution(backend: str, vocab: int) -> None:
-    """Near certainty, too, and with tokens that are impossible."""
+    """Near certainty, too, with tokens that are impossible, and with all equally likely."""
     logits = 8 * normal(9, vocab)
-    logits[1, : vocab // 2], logits[2, vocab - 1] = -1e4, 40.0
+    logits[1, : vocab // 2], logits[2, vocab - 1], logits[3] = -1e4, 40.0, 0.5
     expected, argmax, entropy = eager.distribution(logits.clone())
     ours = TABLE["distribution"][backend](logits.float())
     torch.testing.assert_close(ours[0].double(), expected, rtol=2e-5, atol=1e-9)
@@ -397,6 +397,8 @@ def test_strided_inputs_in_c() -> None:
     ):
         apart = x[:, half], y[:, half], weight.T[half, 0]
         assert torch.equal(run(*apart), run(*(part.contiguous() for part in apart)))
+    q, k = (normal(1, 2, 16, 9, seed=seed).float().transpose(2, 3) for seed in (3, 4))
+    assert torch.equal(native.attention(q, k, k, None), native.attention(*[x.contiguous() for x in (q, k, k)], None))
     probabilities, embedding = (60 * normal(20, 4096)).softmax(-1).float(), normal(64, 2048).float().T
     expected = native.expectation(probabilities[:, :2048].contiguous(), embedding.contiguous())
     assert torch.equal(native.expectation(probabilities[:, :2048], embedding), expected)
