@@ -128,6 +128,21 @@ def test_switches_that_a_preset_turns_on_are_said_to_be() -> None:
     assert row[2] == "`fast`, the first in `careful`, too"
 
 
+@pytest.mark.parametrize("name", ["constraints", "filling"])
+def test_the_first_lines_can_be_typed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And give a text, calls, a diff, an edit or probabilities: nothing in them does nothing."""
+    monkeypatch.chdir(ROOT)
+    lines = (ROOT / f"docs/{name}.md").read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+    names: dict[str, Any] = {}
+    for line in lines.splitlines():
+        code = line.partition("   #")[0]
+        if code.startswith("llm."):
+            result = eval(code, names)
+            assert getattr(result, "text", result), code
+        else:
+            exec(code, names)
+
+
 def test_the_lines_about_asyncio_work(capsys: pytest.CaptureFixture[str]) -> None:
     """And a task that is cancelled ends its request, as they say."""
     usage = (ROOT / "docs/usage.md").read_text(encoding="utf-8")
