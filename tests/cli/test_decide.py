@@ -52,6 +52,20 @@ def test_a_terminal_sees_how_sure(cli: Cli, folder: Path, monkeypatch: pytest.Mo
     assert re.search(r"\b(1 canvas|([2-9]|\d\d+) canvases) read", plain)
 
 
+@pytest.mark.parametrize("long", ["no", "a choice of several words that needs a line of its own"])
+def test_a_narrow_terminal_sees_whole_bars_and_numbers(
+    cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch, long: str
+) -> None:
+    for name, value in {"TTY_COMPATIBLE": "1", "COLUMNS": "40", "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, value)
+    choices = ("--choice", "yes", "--choice", long)
+    shown = cli("decide", "Is it?", *choices, "--temperature", 0.001, "--model", folder).out
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
+    assert "…" not in plain
+    assert "100.0%  " + 15 * "█" in plain
+    assert max(map(len, plain.splitlines())) <= 40
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

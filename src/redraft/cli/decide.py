@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from redraft.deciding import Decision
 
 BAR = 30
-"""Length of a bar for probability 1, in characters."""
+"""Length of a bar for probability 1, in characters, where the terminal has room for it."""
 
 
 @expand_groups
@@ -109,12 +109,13 @@ def _show_in_terminal(question: str, decision: Decision, console: Console) -> No
     from rich.table import Table
     from rich.text import Text
 
+    bar = min(BAR, console.width // 2 - 5)
     console.print(Text(printable(question), "dim"), soft_wrap=True)
     for reading in decision.readings:
         table = Table.grid(padding=(0, 2))
         for choice, p in sorted(reading.probabilities.items(), key=lambda pair: -pair[1]):
             style = "bold green" if choice == reading.choice else ""
-            table.add_row(Text(printable(choice), style), f"{p:6.1%}", Text("\u2588" * round(BAR * p), "green"))
+            table.add_row(Text(printable(choice), style), f"{p:6.1%}", Text("\u2588" * round(bar * p), "green"))
         if len(decision.readings) > 1:
             console.print(Text(reading.name, "bold"))
         console.print(table)
