@@ -25,34 +25,6 @@ def count_tokens(planner: Planner, body: CountRequest) -> int:
         return len(llm.read_chat(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking))
 
 
-def plan_messages(planner: Planner, body: MessagesRequest) -> Plan:
-    """Plan what a request asks for; raises before any compute."""
-    planner = planner.for_model(body.model)
-    with rename_fields(body.names):
-        return _planned(planner, body)
-
-
-def _planned(planner: Planner, body: MessagesRequest) -> Plan:
-    prompt = planner.read_chat(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking)
-    return planner.plan(
-        [prompt],
-        given=body.settings() | {"max_tokens": _bound(planner, body, len(prompt)), "stop": body.stop_sequences},
-        constraints=body.constraints()
-        | body.format_constraint()
-        | {"thinking": body.wants_thinking}
-        | body.tool_constraint(),
-        seed=body.seed,
-        temperature=body.temperature,
-        timeout=body.timeout,
-    )
-
-
-def _bound(planner: Planner, body: MessagesRequest, prompt: int) -> int:
-    """`max_tokens`, which every request must give, or the room left in the context if that is less."""
-    room = planner.llm.room(prompt, body.canvas_length)
-    return min(body.max_tokens, room) if room > 0 else body.max_tokens
-
-
 @dataclass(slots=True)
 class MessageWriter:
     """Writes one response."""

@@ -13,37 +13,10 @@ from redraft.serve.answers import Answers, Call, Piece, ReplyBuilder, new_replie
 from redraft.serve.http import dumps, sse_event
 from redraft.serve.logs import client_fault
 from redraft.serve.openai_common import chat_logprobs, extras, finish_reason, usage
-from redraft.serve.planning import Plan, Planner, rename_fields
+from redraft.serve.planning import Plan
 from redraft.serve.shapes.chat import ChatRequest
 from redraft.text.reply import Content, Reasoning
 from redraft.text.tokenizer import Tokenizer
-
-
-def plan_chat(planner: Planner, body: ChatRequest, *, drafts: bool = False) -> Plan:
-    """Plan what a chat request asks for, with or without its drafts; raises before any compute."""
-    planner = planner.for_model(body.model)
-    with rename_fields(body.names):
-        return _planned(planner, body, drafts)
-
-
-def _planned(planner: Planner, body: ChatRequest, drafts: bool) -> Plan:
-    prompt = planner.read_chat(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking)
-    given = body.settings() | {
-        "max_tokens": body.max_tokens or body.max_completion_tokens,
-        "stop": body.stop,
-        "logprobs": (body.top_logprobs or 0) if body.logprobs else None,
-    }
-    constraints = body.constraints() | body.tool_constraint() | body.format_constraint()
-    return planner.plan(
-        [prompt],
-        given=given,
-        constraints=constraints | {"thinking": body.wants_thinking},
-        n=body.n or 1,
-        seed=body.seed,
-        temperature=body.temperature,
-        timeout=body.timeout,
-        drafts=drafts,
-    )
 
 
 @dataclass(slots=True)

@@ -13,28 +13,12 @@ from redraft.serve.answers import Answers, Call, Piece, ReplyBuilder, new_replie
 from redraft.serve.http import dumps, sse_event
 from redraft.serve.logs import client_fault
 from redraft.serve.openai_common import extras, token_logprobs
-from redraft.serve.planning import Plan, Planner, rename_fields
+from redraft.serve.planning import Plan
 from redraft.serve.shapes.responses import ResponsesRequest
 from redraft.text.reply import Content, Reasoning
 from redraft.text.tokenizer import Tokenizer
 
 _REPEATED = {"text", "tools", "tool_choice", "reasoning"}
-
-
-def plan_response(planner: Planner, body: ResponsesRequest) -> Plan:
-    """Plan what a request asks for; raises before any compute."""
-    planner = planner.for_model(body.model)
-    form = body.format_constraint()
-    with rename_fields(body.names):
-        prompt = planner.read_chat(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking)
-        return planner.plan(
-            [prompt],
-            given=body.settings() | {"max_tokens": body.max_output_tokens, "logprobs": body.logprobs},
-            constraints=body.constraints() | body.tool_constraint() | form | {"thinking": body.wants_thinking},
-            seed=body.seed,
-            temperature=body.temperature,
-            timeout=body.timeout,
-        )
 
 
 @dataclass(slots=True)

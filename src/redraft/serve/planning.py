@@ -15,6 +15,9 @@ from redraft.errors import TOO_LONG, InputError, PromptError, about, check_utf8
 from redraft.llm import LLM
 from redraft.serve.faults import Fault
 from redraft.serve.settings import ServeSettings
+from redraft.serve.shapes.chat import ChatRequest
+from redraft.serve.shapes.messages import MessagesRequest
+from redraft.serve.shapes.responses import ResponsesRequest
 from redraft.settings import LOWEST_T_MAX, resolve_settings
 from redraft.text.placing import EncodedPrompt
 from redraft.text.prompt import thought_open
@@ -141,6 +144,30 @@ class Planner:
             sentence = f"temperature is {temperature:g}; it must be 0 or at least {least:.3g}."
             raise Fault(400, sentence, "temperature", "invalid_value")
         return {"t_max": base.t_max * temperature, "t_min": base.t_min * temperature}
+
+
+def plan_conversation(
+    planner: Planner,
+    body: ChatRequest | MessagesRequest | ResponsesRequest,
+    *,
+    n: int = 1,
+    drafts: bool = False,
+) -> Plan:
+    """Plan `n` answers to a conversation, with or without their drafts; raises before any compute."""
+    planner = planner.for_model(body.model)
+    with rename_fields(body.names):
+        prompt = planner.read_chat(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking)
+        asked = body.constraints() | body.tool_constraint() | body.format_constraint()
+        return planner.plan(
+            [prompt],
+            given=body.settings() | body.limits(planner.llm.room(len(prompt), body.canvas_length)),
+            constraints=asked | {"thinking": body.wants_thinking},
+            n=n,
+            seed=body.seed,
+            temperature=body.temperature,
+            timeout=body.timeout,
+            drafts=drafts,
+        )
 
 
 @contextmanager

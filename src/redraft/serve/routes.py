@@ -9,13 +9,13 @@ from typing import Any, Protocol
 from fastapi import APIRouter, Request, Response
 
 from redraft.serve.answers import Answers
-from redraft.serve.anthropic_messages import MessageWriter, plan_messages
+from redraft.serve.anthropic_messages import MessageWriter
 from redraft.serve.drafts import draft_events
 from redraft.serve.http import EventStream, Json, JsonRoute, until_disconnect
-from redraft.serve.openai_chat import ChatWriter, plan_chat
+from redraft.serve.openai_chat import ChatWriter
 from redraft.serve.openai_completions import CompletionWriter, plan_completion
-from redraft.serve.openai_responses import ResponseWriter, plan_response
-from redraft.serve.planning import Plan
+from redraft.serve.openai_responses import ResponseWriter
+from redraft.serve.planning import Plan, plan_conversation
 from redraft.serve.service import Service, fingerprint, request_cost, service_of
 from redraft.serve.shapes.chat import ChatRequest
 from redraft.serve.shapes.completions import CompletionRequest
@@ -39,7 +39,7 @@ async def chat_completions(request: Request, body: ChatRequest) -> Response:
     """Answer a conversation, in OpenAI's shape."""
     service = service_of(request)
     writer = ChatWriter(body, service.llm.tokenizer, fingerprint(service), _id(request))
-    return await _answer(request, body, partial(plan_chat, service.planner, body), writer)
+    return await _answer(request, body, partial(plan_conversation, service.planner, body, n=body.n or 1), writer)
 
 
 @router.post("/v1/responses")
@@ -47,7 +47,7 @@ async def responses(request: Request, body: ResponsesRequest) -> Response:
     """Answer a conversation, in the shape of OpenAI's Responses API. Nothing is stored."""
     service = service_of(request)
     writer = ResponseWriter(body, service.llm.tokenizer, _id(request))
-    return await _answer(request, body, partial(plan_response, service.planner, body), writer)
+    return await _answer(request, body, partial(plan_conversation, service.planner, body), writer)
 
 
 @router.post("/v1/completions")
@@ -65,14 +65,14 @@ async def messages(request: Request, body: MessagesRequest) -> Response:
     """Answer a conversation, in Anthropic's shape."""
     service = service_of(request)
     writer = MessageWriter(body, service.llm.tokenizer, _id(request))
-    return await _answer(request, body, partial(plan_messages, service.planner, body), writer)
+    return await _answer(request, body, partial(plan_conversation, service.planner, body), writer)
 
 
 @router.post("/v1/drafts")
 async def drafts(request: Request, body: DraftsRequest) -> Response:
     """Answer a conversation and show the canvas as it settles: a server-sent event for every denoising step."""
     service = service_of(request)
-    answers = await _begin(request, body, partial(plan_chat, service.planner, body, drafts=True))
+    answers = await _begin(request, body, partial(plan_conversation, service.planner, body, drafts=True))
     events = draft_events(answers, service.llm.tokenizer, service.llm.eos_ids, _id(request))
     return _stream(service, answers, events)
 

@@ -321,6 +321,14 @@ class ChatRequest(Streamed, Caller, Settings, Constraints):
         """Return the messages as chat templates read them."""
         return [message.model_dump(exclude_none=True, exclude={"annotations"}) for message in self.messages]
 
+    def limits(self, room: int) -> dict[str, Any]:
+        """Return what ends the answer, and which log-probabilities it gets; `room` tokens are left in the context."""
+        return {
+            "max_tokens": self.max_tokens or self.max_completion_tokens,
+            "stop": self.stop,
+            "logprobs": (self.top_logprobs or 0) if self.logprobs else None,
+        }
+
     def tool_constraint(self) -> dict[str, Any]:
         """Return the constraint given by the tools and the choice among them."""
         tools, parallel = self.declared_tools(), self.parallel_tool_calls

@@ -319,6 +319,12 @@ class MessagesRequest(CountRequest, Settings, Constraints):
         form = dict.fromkeys(self.format_constraint(), "output_config.format")
         return super().names() | {"stop": "stop_sequences"} | form
 
+    def limits(self, room: int) -> dict[str, Any]:
+        """Return what ends the answer: `max_tokens`, which every request must give, is lowered to the `room` tokens
+        left in the context."""
+        most = min(self.max_tokens, room) if room > 0 else self.max_tokens
+        return {"max_tokens": most, "stop": self.stop_sequences}
+
     def format_constraint(self) -> dict[str, Any]:
         """Return the constraint given by `output_config.format`."""
         wanted = self.output_config and self.output_config.format

@@ -298,6 +298,10 @@ class ResponsesRequest(Caller, Settings, Constraints):
         """Whether the model should think first."""
         return self.reasoning is not None and self.reasoning.effort == "high"
 
+    def limits(self, room: int) -> dict[str, Any]:
+        """Return what ends the answer, and which log-probabilities it gets; `room` tokens are left in the context."""
+        return {"max_tokens": self.max_output_tokens, "logprobs": self.logprobs}
+
     def tool_constraint(self) -> dict[str, Any]:
         """Return the constraint given by the tools and the choice among them."""
         tools, parallel = self.declared_tools(), self.parallel_tool_calls
