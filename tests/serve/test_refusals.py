@@ -116,7 +116,14 @@ def test_what_was_sent_is_not_told_back_at_any_length(http: httpx.Client) -> Non
 
 
 def test_unknown_paths_and_methods(http: httpx.Client) -> None:
-    assert http.get("/v2/chat").json()["error"]["message"] == "There is no /v2/chat on this server."
+    meant = {
+        "/v2/chat": "",
+        "/v1/": "",
+        "/chat/completions": "; there is /v1/chat/completions",
+        "/v1/v1/messages": "; there is /v1/messages",
+    }
+    for path, instead in meant.items():
+        assert http.post(path).json()["error"]["message"] == f"There is no {path} on this server{instead}."
     wrong = http.get("/v1/chat/completions")
     assert wrong.json()["error"]["message"] == "/v1/chat/completions does not take GET."
     assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")

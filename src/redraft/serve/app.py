@@ -69,13 +69,20 @@ async def _gone(request: Request, error: Exception) -> Response:
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     sentences = {
-        404: f"There is no {request.url.path} on this server.",
+        404: f"There is no {request.url.path} on this server{_instead(request.url.path)}.",
         405: f"{request.url.path} does not take {request.method}.",
         400: "The body is not valid JSON, or a number is too long or the nesting too deep to be read.",
     }
     message = sentences.get(error.status_code, str(error.detail))
     code = "invalid_json" if error.status_code == 400 else None
     return _respond(request, Fault(error.status_code, message, code=code, headers=error.headers or {}))
+
+
+def _instead(path: str) -> str:
+    """The path that was probably meant: OpenAI's clients expect `/v1` in their base URL, Anthropic's add it."""
+    paths = {route.path for router in _ROUTERS for route in router.routes if isinstance(route, APIRoute)}
+    meant = next((other for other in (f"/v1{path}", path.replace("/v1/v1/", "/v1/")) if other in paths), None)
+    return "" if meant is None else f"; there is {meant}"
 
 
 def _respond(request: Request, fault: Fault) -> Response:
