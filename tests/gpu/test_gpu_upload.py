@@ -13,10 +13,12 @@ pytestmark = [
 CUDA = torch.device("cuda", 0)
 
 
+@pytest.mark.parametrize("inference", [False, True])
 @pytest.mark.parametrize("size", [1, _PART, _PART + 1, 5 * _PART, 33 * _PART + 4097])
-def test_every_byte_arrives(size: int) -> None:
-    tensor = torch.randint(0, 256, (size + 3,), dtype=torch.uint8)[3:]
-    assert torch.equal(upload(tensor, CUDA).cpu(), tensor)
+def test_every_byte_arrives(size: int, inference: bool) -> None:
+    with torch.inference_mode(inference):
+        tensor = torch.randint(0, 256, (size + 3,), dtype=torch.uint8)[3:]
+        assert torch.equal(upload(tensor, CUDA).cpu(), tensor)
 
 
 def test_any_weight_keeps_its_form() -> None:

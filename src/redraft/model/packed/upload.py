@@ -30,9 +30,10 @@ def _upload(tensor: Tensor, device: torch.device) -> Tensor:
     result = torch.empty_like(tensor, device=device)
     source, target = (whole.view(-1).view(torch.uint8).split(_PART) for whole in (tensor, result))
     stream = torch.cuda.current_stream(device)  # whose earlier work may still use the result's memory
+    mode = torch.is_inference_mode_enabled()  # a thread has its own, and only this one may write to the result
 
     def copy(part: Tensor, place: Tensor) -> None:
-        with torch.cuda.stream(stream):
+        with torch.inference_mode(mode), torch.cuda.stream(stream):
             place.copy_(torch.empty_like(part, pin_memory=True).copy_(part), non_blocking=True)
             stream.record_event().synchronize()
 
