@@ -30,7 +30,7 @@ DTYPES = {
 }
 """The dtypes of tensors that make up weights (`redraft.model.layouts`), by their names in the files."""
 _MAP_NORESERVE = 0x4000
-"""Linux' number; Python has the name from 3.13 on."""
+"""Linux' number on x86 and Arm; Python has the name from 3.13 on."""
 _NAMED_AT_MOST = 10
 _SAMPLED = 256
 """Numbers of each tensor that `fingerprint` reads, at most."""

@@ -40,9 +40,7 @@ def _upload(tensor: Tensor, device: torch.device) -> Tensor:
     with ThreadPoolExecutor(_THREADS) as threads:
         copies = []
         for part, place in zip(source, target, strict=True):
-            part[
-                :: mmap.PAGESIZE
-            ].sum()  # reads a mapped file in its order, which is faster than in that of the threads
+            part[:: mmap.PAGESIZE].sum()  # reads a mapped file in its order; disks are slower in that of the threads
             copies.append(threads.submit(copy, part, place))
         for done in copies:
             done.result()
