@@ -58,10 +58,6 @@ class PackedFp8:
         values = self.values.view(torch.uint8)[index].view(self.values.dtype)
         return type(self)(values, self.scale[index])
 
-    def to(self, device: torch.device) -> Self:
-        """The same weight on a device."""
-        return type(self)(self.values.to(device), self.scale.to(device))
-
     def dequantize(self, dtype: torch.dtype) -> Tensor:
         """The weight [...,N,K]; products in fp32, rounded once."""
         return (self.values.float() * self.scale[..., None]).to(dtype)

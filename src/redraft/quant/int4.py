@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -33,9 +32,6 @@ class Int4Weight:
     @property
     def nbytes(self) -> int:
         return self.packed.nbytes + self.scale.nbytes
-
-    def to(self, device: torch.device) -> Self:
-        return type(self)(self.packed.to(device), self.scale.to(device), self.group)
 
     def dequantize(self, dtype: torch.dtype) -> Tensor:
         """The weight [...,N,K]; products in fp32, rounded once."""

@@ -7,7 +7,6 @@ a factor.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -37,9 +36,6 @@ class Nvfp4Weight:
     @property
     def nbytes(self) -> int:
         return self.codes.nbytes + self.scale.nbytes + self.factor.nbytes
-
-    def to(self, device: torch.device) -> Self:
-        return type(self)(self.codes.to(device), self.scale.to(device), self.factor.to(device))
 
     def dequantize(self, dtype: torch.dtype) -> Tensor:
         """The weight [...,N,K]; products in fp32, rounded once."""

@@ -12,6 +12,7 @@ from redraft.model.checkpoint import Checkpoint
 from redraft.model.folders import resolve_folder
 from redraft.model.layouts import Weight, by_parts
 from redraft.model.moe import Experts
+from redraft.model.packed.upload import upload
 from redraft.model.quantize import weight_format
 from redraft.model.transformer import Layer
 from redraft.quant.fp8 import quantize_fp8
@@ -45,7 +46,7 @@ def quantize_in_place(model: Transformer, format: str) -> None:
 
 def _in_format(weight: Weight, kept_as: str | None, device: torch.device) -> Weight:
     """A weight on the device, quantized if it should be and is not yet."""
-    weight = weight.to(device)
+    weight = upload(weight, device)
     if kept_as is None or not isinstance(weight, Tensor):
         return weight
     quantize = quantize_fp8 if kept_as == "fp8" else quantize_int4

@@ -47,7 +47,9 @@ class Vocabulary:
         """The same table on another device; this one, if it is there."""
         if device == values_and_scale(self.head)[0].device:
             return self
-        return Vocabulary(head=self.head.to(device), transposed=self.transposed and self.transposed.to(device))
+        return Vocabulary(
+            head=upload(self.head, device), transposed=self.transposed and upload(self.transposed, device)
+        )
 
     def rows(self, token_ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Embeddings of tokens [...] in a working dtype, [...,D]; FP8 values times the token's scale, rounded once."""
