@@ -11,8 +11,8 @@ test: dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 lint: dev
-	$(BIN)/ruff check src tests examples
-	$(BIN)/ruff format --check src tests examples
+	$(BIN)/ruff check src tests examples benchmarks
+	$(BIN)/ruff format --check src tests examples benchmarks
 	$(BIN)/pyright
 
 setup: .venv/.ready
