@@ -4,13 +4,13 @@ import re
 
 import torch
 
-from redraft.model import Transformer
+from redraft.model import Model
 from redraft.model.adapters import Adapter, Factors
 
 DENSE = r"(attention\.[qkvo]|mlp\.(gate|up|down)|self_conditioning\.(gate|up|down))_proj\.weight"
 
 
-def random_adapter(model: Transformer, seed: int, names: str = DENSE, *, rank: int = 2, size: float = 0.1) -> Adapter:
+def random_adapter(model: Model, seed: int, names: str = DENSE, *, rank: int = 2, size: float = 0.1) -> Adapter:
     """Changes, of about `size`, of every weight whose name matches `names` somewhere."""
     generator = torch.Generator().manual_seed(seed)
     factors = {}

@@ -25,7 +25,7 @@ from redraft.errors import TOO_LONG, InputError, PromptError, SettingError, abou
 from redraft.filling import FillResult, fill
 from redraft.kernels.triton.rehearsal import rehearse
 from redraft.keywords import AnswerKeywords, ChatKeywords, DecideKeywords, EditKeywords, FillKeywords
-from redraft.model import Transformer
+from redraft.model import Model
 from redraft.model.adapters import adapter_for
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.inference import loaded_with
@@ -53,7 +53,7 @@ class LLM:
 
     def __init__(
         self,
-        model: Transformer,
+        model: Model,
         tokenizer: Tokenizer,
         template: ChatTemplate | None,
         *,
@@ -61,7 +61,7 @@ class LLM:
         defaults: GenerationSettings | None = None,
         eos_ids: tuple[int, ...] | None = None,
         settings: EngineSettings | None = None,
-        adapted: Mapping[str, Transformer] | None = None,
+        adapted: Mapping[str, Model] | None = None,
     ) -> None:
         """`adapted` are copies of `model` with an adapter each, by the names that `with_adapter` takes."""
         self.tokenizer, self.template, self.path = tokenizer, template, path
@@ -89,7 +89,7 @@ class LLM:
         raise TypeError("An LLM cannot be pickled or copied with its weights; call redraft.load where it is needed.")
 
     @property
-    def model(self) -> Transformer:
+    def model(self) -> Model:
         """The model that answers, with the adapter in use folded in."""
         return self._engines.models[self._adapter]
 

@@ -9,7 +9,7 @@ from redraft.constraints import build
 from redraft.constraints.answer import AutomatonCanvas
 from redraft.diffusion.sampler import Prediction, predict, top_tokens
 from redraft.llm import LLM
-from redraft.model import Transformer
+from redraft.model import Model
 from redraft.text.tokenizer import Tokenizer
 
 LENGTH = 24
@@ -17,7 +17,7 @@ CPU, META = torch.device("cpu"), torch.device("meta")
 
 
 @pytest.fixture(scope="module")
-def model(random_llm: LLM) -> Transformer:
+def model(random_llm: LLM) -> Model:
     return random_llm.model
 
 
@@ -27,11 +27,11 @@ def canvas(tokenizer: Tokenizer, **wanted: Any) -> AutomatonCanvas:
     return constraint.begin().canvas(LENGTH, LENGTH)
 
 
-def hidden_states(model: Transformer) -> torch.Tensor:
+def hidden_states(model: Model) -> torch.Tensor:
     return torch.randn(LENGTH, model.config.hidden_size, generator=torch.Generator().manual_seed(1))
 
 
-def seen(model: Transformer, limit: AutomatonCanvas) -> Prediction:
+def seen(model: Model, limit: AutomatonCanvas) -> Prediction:
     uniform = torch.rand(LENGTH, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
     with torch.inference_mode():
         return predict(model, hidden_states(model), uniform, 0.6, limit, want_soft=True)
@@ -42,7 +42,7 @@ def seen(model: Transformer, limit: AutomatonCanvas) -> Prediction:
     [{"regex": r"\d{4}-\d\d"}, {"choices": ["yes", "no"]}, {"choices": ["yes"]}, {"regex": "a+b", "pins": {0: "a"}}],
 )
 def test_few_tokens_are_as_good_as_all(
-    model: Transformer, tokenizer: Tokenizer, wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    model: Model, tokenizer: Tokenizer, wanted: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limit = canvas(tokenizer, **wanted)
     assert limit.tokens(CPU) is not None
@@ -65,7 +65,7 @@ def test_few_tokens_are_as_good_as_all(
     assert torch.equal(token_ids[pinned, 0], few.argmax[pinned])
 
 
-def test_what_is_fixed_is_certain(model: Transformer, tokenizer: Tokenizer) -> None:
+def test_what_is_fixed_is_certain(model: Model, tokenizer: Tokenizer) -> None:
     limit = canvas(tokenizer, choices=["yes", "no"])
     rows = limit.free(LENGTH, CPU)
     assert rows is not None

@@ -13,11 +13,11 @@ from redraft.errors import SettingError
 from redraft.eval.formats import compare
 from redraft.eval.result import EvalResult
 from redraft.llm import LLM
+from redraft.model import Model, Transformer
 from redraft.model.folders import resolve_folder
 from redraft.model.initialise import initialise
 from redraft.model.presets import preset
 from redraft.model.quantize import weight_format
-from redraft.model.transformer import Transformer
 from redraft.model.weights import save_model
 from redraft.quant.fp8 import quantize_fp8
 
@@ -76,7 +76,7 @@ def test_divergence_and_agreement_are_those_of_the_positions_that_the_full_model
     for copy, state in zip(copies, (weights, llm.model.state_dict() | {"embedding.weight": table}), strict=True):
         copy.load_state_dict(state)
 
-    def hidden(model: Transformer, canvas: Tensor, soft: Tensor | None) -> Tensor:
+    def hidden(model: Model, canvas: Tensor, soft: Tensor | None) -> Tensor:
         cache = model.new_cache(1, len(prompt))
         model.encode(torch.tensor([prompt]), cache)
         return model.denoise(canvas, cache, soft)

@@ -8,7 +8,7 @@ from stepping import CONFIG, FORMATS, packed, randomized
 
 import redraft
 from redraft import kernels
-from redraft.model import Transformer
+from redraft.model import Model, Transformer
 from redraft.model.packed.paged_cache import PagedCache
 
 pytestmark = [
@@ -35,7 +35,7 @@ def test_they_are_as_near_to_fp32_as_eager_bf16(plain: Transformer, lengths: tup
     half.load_state_dict(plain.state_dict())
     soft = torch.randn(2, max(lengths), CONFIG.hidden_size, generator=torch.Generator().manual_seed(3)).to("cuda")
 
-    def hidden(model: Transformer) -> torch.Tensor:
+    def hidden(model: Model) -> torch.Tensor:
         cache = model.new_cache(2, 2000)
         model.encode(_ids(1, 2, 1100), cache, [1100, 250])
         texts = cache.copy([1, 0, 1])

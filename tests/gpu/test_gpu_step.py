@@ -15,7 +15,7 @@ from redraft.engine.graph_runner import GraphRunner
 from redraft.engine.runner import EagerRunner
 from redraft.engine.scheduler import Job
 from redraft.engine.work import Encode, Limits, Segment
-from redraft.model import Transformer
+from redraft.model import Model, Transformer
 from redraft.model.packed.build import pack
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.presets import preset
@@ -54,7 +54,7 @@ def test_the_packed_model_is_as_near_to_fp32_as_eager_bf16(config: ModelConfig) 
     tokens = torch.tensor([ids(1, 256)], device="cuda")
     canvas = torch.tensor([ids(2, config.canvas_length)], device="cuda")
 
-    def hidden(model: Transformer) -> torch.Tensor:
+    def hidden(model: Model) -> torch.Tensor:
         cache = model.new_cache(1, 512)
         model.encode(tokens, cache)
         return model.denoise(canvas, cache).float()

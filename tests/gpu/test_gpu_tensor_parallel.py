@@ -8,7 +8,7 @@ from stepping import CONFIG, FORMATS, by_gpus, ids, packed, prompt, randomized, 
 import redraft
 from redraft.kernels import device_group
 from redraft.kernels.switches import eager_operations
-from redraft.model import Transformer
+from redraft.model import Model, Transformer
 
 pytestmark = [
     pytest.mark.gpu,
@@ -65,7 +65,7 @@ def test_twins_add_up_what_other_devices_hold(plain: Transformer, gpus: int) -> 
 def test_several_devices_are_as_near_to_fp32_as_one(plain: Transformer, quantization: str | None, gpus: int) -> None:
     tokens, canvas = torch.tensor([ids(1, 700)], device="cuda"), torch.tensor([ids(2, 256)], device="cuda")
 
-    def hidden(model: Transformer) -> torch.Tensor:
+    def hidden(model: Model) -> torch.Tensor:
         cache = model.new_cache(1, 1000)
         model.encode(tokens, cache)
         return model.denoise(canvas, cache).float()

@@ -11,6 +11,7 @@ import redraft
 from random_adapter import random_adapter
 from redraft import kernels
 from redraft.errors import SettingError
+from redraft.model import Model
 from redraft.model.accounting import cpu_bytes
 from redraft.model.adapters import Adapter
 from redraft.model.checkpoint import Checkpoint
@@ -47,22 +48,22 @@ def _save(folder: Path, inner: int) -> Path:
 
 
 @torch.inference_mode()
-def logits_of(model: Transformer) -> Tensor:
+def logits_of(model: Model) -> Tensor:
     cache = model.new_cache(1, 64)
     model.encode(torch.arange(20)[None], cache)
     return model.logits(model.denoise(torch.arange(30, 46)[None], cache))
 
 
-def on_cpu(folder: Path, adapter: Adapter | None = None, quantization: str | None = None) -> Transformer:
+def on_cpu(folder: Path, adapter: Adapter | None = None, quantization: str | None = None) -> Model:
     settings = WeightSettings(device="cpu", dtype="float32", quantization=quantization)
     return load_for_inference(Checkpoint(folder), settings, adapter=adapter)
 
 
-def experts_of(model: Transformer) -> list[nn.Module]:
-    return [layer.get_submodule("experts") for layer in model.layers]
+def experts_of(model: Model) -> list[nn.Module]:
+    return [layer.get_submodule("experts") for layer in model.get_submodule("layers").children()]
 
 
-def kinds_of(model: Transformer) -> set[type]:
+def kinds_of(model: Model) -> set[type]:
     return {type(experts) for experts in experts_of(model)}
 
 

@@ -33,7 +33,7 @@ def answer(model: Transformer) -> torch.Tensor:
     return model.logits(model.denoise(torch.arange(30, 46)[None], cache))
 
 
-def linear_layers(model: Transformer) -> list[nn.Linear]:
+def linear_layers(model: nn.Module) -> list[nn.Linear]:
     return [module for module in model.modules() if isinstance(module, nn.Linear)]
 
 

@@ -15,7 +15,7 @@ from redraft.bench.random_weights import random_model
 from redraft.config import ModelConfig
 from redraft.errors import SettingError
 from redraft.kernels.triton.experts import format_of
-from redraft.model import Transformer, inference, quantize
+from redraft.model import Model, Transformer, inference, quantize
 from redraft.model.accounting import bytes_in, vision_parts
 from redraft.model.adapters import Adapter, with_adapter
 from redraft.model.checkpoint import Checkpoint
@@ -68,7 +68,7 @@ def packed_from(folder: Path, adapter: Adapter | None = None, **given: str | Non
 
 
 @torch.inference_mode()
-def logits_of(model: Transformer) -> torch.Tensor:
+def logits_of(model: Model) -> torch.Tensor:
     cache = model.new_cache(1, 64)
     model.encode(torch.arange(20)[None], cache)
     return model.logits(model.denoise(torch.arange(30, 46)[None], cache))

@@ -215,6 +215,26 @@ def test_the_packed_transformer_has_the_plain_models_methods(plain: Transformer,
 
 
 @torch.inference_mode()
+def test_layers_scale_every_token_by_what_it_is(plain: Transformer, packed: PackedModel) -> None:
+    """A token sees only itself here, so that it comes out as in a pass whose tokens are all of its kind."""
+
+    def alone(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        return v.repeat_interleave(q.shape[1] // v.shape[1], 1).transpose(1, 2).flatten(2)
+
+    x = torch.randn(2, 16, plain.config.hidden_size, generator=torch.Generator().manual_seed(1))
+    positions, causal = torch.arange(32).view(2, 16), (torch.arange(32) % 3 == 0).view(2, 16, 1)
+    found = []
+    for model in (plain, PackedTransformer(packed)):
+        mixed, *apart = (
+            model.run_layers(x, positions, alone, kinds) for kinds in (causal, torch.tensor(True), torch.tensor(False))
+        )
+        assert not torch.allclose(*apart)
+        assert torch.equal(mixed, torch.where(causal, *apart))
+        found.append(mixed)
+    torch.testing.assert_close(*found, atol=2e-5, rtol=2e-4)
+
+
+@torch.inference_mode()
 def test_a_vocabulary_in_fp8_is_two_roundings_of_one_table(
     plain: Transformer, fp8: PackedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from redraft.deciding.calibration import CONTENT_FREE
 from redraft.deciding.form import CHOICE, Form
 from redraft.errors import PromptError, SettingError, check_utf8
-from redraft.model import Transformer
+from redraft.model import Model
 from redraft.text.placing import EncodedPrompt
 from redraft.text.tokenizer import Tokenizer
 
@@ -20,7 +20,7 @@ class ChatModel(Protocol):
     """The part of `redraft.llm.LLM` that deciding needs."""
 
     @property
-    def model(self) -> Transformer: ...
+    def model(self) -> Model: ...
     @property
     def tokenizer(self) -> Tokenizer: ...
     def read_prompt(self, prompt: Any, *, raw: bool = False) -> EncodedPrompt: ...

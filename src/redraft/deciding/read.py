@@ -18,7 +18,7 @@ from redraft.cache import KVCache
 from redraft.deciding.form import Branch, Strings, branches
 from redraft.diffusion.rng import draw
 from redraft.errors import SettingError
-from redraft.model import Transformer
+from redraft.model import Model
 from redraft.settings import MAX_CANVAS, MIN_CANVAS
 
 BATCH = 32
@@ -57,7 +57,7 @@ def _given(branch: Branch, strings: Strings, length: int, filler: int | None) ->
 
 
 @torch.inference_mode()
-def branch_logprobs(model: Transformer, cache: KVCache, rows: Sequence[Row], seed: int) -> list[list[float]]:
+def branch_logprobs(model: Model, cache: KVCache, rows: Sequence[Row], seed: int) -> list[list[float]]:
     """log p of each of a branch's tokens, normalised over them, in nats, for every row; `seed` chooses the noise."""
     odds: list[list[float]] = []
     for batch in _batches(rows):
@@ -83,7 +83,7 @@ def _batches(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
         start = end
 
 
-def _canvas(model: Transformer, given: tuple[int | None, ...], seed: int) -> Tensor:
+def _canvas(model: Model, given: tuple[int | None, ...], seed: int) -> Tensor:
     """The canvas [L]: given tokens, and noise that depends on nothing but the seed."""
     seeds = torch.tensor([seed], device=model.device)
     noise = draw(seeds, 0, 0, len(given), model.config.vocab_size, "initial").tokens[0]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from redraft.cache import KVCache
-from redraft.model import Transformer
+from redraft.model import Model
 from redraft.model.vision import ImageEmbeddings
 from redraft.text.images import PlacedImage, cut_outside
 
@@ -17,7 +17,7 @@ CHUNK = 512
 
 @torch.inference_mode()
 def prefill(
-    model: Transformer,
+    model: Model,
     cache: KVCache,
     prompts: Sequence[Sequence[int]],
     images: Sequence[Sequence[PlacedImage]] | None = None,
@@ -48,7 +48,7 @@ def prefill(
     return final
 
 
-def _embed_images(model: Transformer, images: Sequence[PlacedImage], start: int, end: int) -> list[ImageEmbeddings]:
+def _embed_images(model: Model, images: Sequence[PlacedImage], start: int, end: int) -> list[ImageEmbeddings]:
     """The embeddings of the images in a chunk."""
     return [
         ImageEmbeddings(image.start, model.embed_image(image.content)) for image in images if start <= image.start < end

@@ -14,7 +14,7 @@ from torch import Tensor
 from redraft import kernels
 from redraft.diffusion.constraint import CanvasConstraint
 from redraft.kernels.vocabulary import NEVER, chunks, one_each
-from redraft.model import Transformer
+from redraft.model import Model
 
 LEAST_LOGPROB = -1e4
 """What is reported as the logarithm of a probability of 0."""
@@ -109,7 +109,7 @@ class Prediction:
 
 
 def predict(
-    model: Transformer,
+    model: Model,
     hidden: Tensor,
     uniform: Tensor,
     temperature: float,
@@ -135,7 +135,7 @@ def predict(
 
 
 def top_tokens(
-    model: Transformer,
+    model: Model,
     hidden: Tensor,
     tokens: Tensor,
     temperature: float,
@@ -159,7 +159,7 @@ def top_tokens(
 
 
 def predict_together(
-    model: Transformer,
+    model: Model,
     hidden: Sequence[Tensor],
     uniform: Sequence[Tensor],
     temperature: float,
@@ -187,13 +187,13 @@ def _restricted(constraint: CanvasConstraint | None, logits: Tensor) -> Distribu
     return distribution_under(constraint, fixed, logits.shape[1], lambda rows: logits if rows is None else logits[rows])
 
 
-def rows_at_once(model: Transformer) -> int:
+def rows_at_once(model: Model) -> int:
     """How many rows of logits are held at a time."""
     elements = TILE_ELEMENTS if model.device.type == "cpu" else GPU_TILE_ELEMENTS
     return max(1, elements // model.config.vocab_size)
 
 
-def _logits(model: Transformer, hidden: Tensor, temperature: float, not_first: Sequence[int]) -> Iterator[Tensor]:
+def _logits(model: Model, hidden: Tensor, temperature: float, not_first: Sequence[int]) -> Iterator[Tensor]:
     """Tempered logits [R,V] of a canvas' hidden states [L,D], some rows at a time."""
     for number, rows in enumerate(hidden.split(rows_at_once(model))):
         logits = model.logits(rows, temperature)
@@ -202,7 +202,7 @@ def _logits(model: Transformer, hidden: Tensor, temperature: float, not_first: S
         yield logits
 
 
-def _predict_rows(model: Transformer, logits: Tensor, uniform: Tensor, want_soft: bool) -> Prediction:
+def _predict_rows(model: Model, logits: Tensor, uniform: Tensor, want_soft: bool) -> Prediction:
     """The prediction for some rows by themselves, from their tempered logits [R,V]."""
     soft = None
     if want_soft and model.dtype != logits.dtype:
@@ -214,7 +214,7 @@ def _predict_rows(model: Transformer, logits: Tensor, uniform: Tensor, want_soft
 
 
 def _constrained(
-    model: Transformer,
+    model: Model,
     hidden: Tensor,
     uniform: Tensor,
     temperature: float,
@@ -233,7 +233,7 @@ def _constrained(
 
 
 def _distribution(
-    model: Transformer,
+    model: Model,
     hidden: Tensor,
     table: Tensor | None,
     temperature: float,

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from redraft.diffusion import sampler, stopping
 from redraft.diffusion.constraint import CanvasConstraint
-from redraft.model import Transformer
+from redraft.model import Model
 from redraft.settings import SETTINGS, GenerationSettings
 
 
@@ -76,7 +76,7 @@ def begin(noise: Tensor, constraint: CanvasConstraint | None) -> CanvasState:
 
 
 def advance(
-    model: Transformer, hidden: Tensor, state: CanvasState, rule: StepRule, uniform: Tensor, noise: Tensor
+    model: Model, hidden: Tensor, state: CanvasState, rule: StepRule, uniform: Tensor, noise: Tensor
 ) -> tuple[CanvasState, Outcome]:
     """Take a step from the canvas' hidden states [L,D]; `uniform` fp64 and `noise` int64 [L] are its random numbers."""
     prediction = sampler.predict(  # ii.

@@ -19,10 +19,10 @@ from redraft.engine.runner import EagerRunner
 from redraft.engine.settings import EngineSettings
 from redraft.engine.work import Limits, Runner
 from redraft.errors import SettingError
+from redraft.model import Model, Transformer
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.placement import lacks_fp8
 from redraft.model.spans import key_units
-from redraft.model.transformer import Transformer
 from redraft.settings import MAX_CANVAS, MIN_CANVAS
 
 CPU_BYTES = 2 << 30
@@ -41,9 +41,7 @@ VISION_BYTES = 512 << 20
 """Temporary memory for encoding the largest image, on top of the embeddings kept for a forward's images."""
 
 
-def new_runner(
-    model: Transformer, settings: EngineSettings, adapters: Mapping[str, Transformer] = MappingProxyType({})
-) -> Runner:
+def new_runner(model: Model, settings: EngineSettings, adapters: Mapping[str, Model] = MappingProxyType({})) -> Runner:
     """The runner for the model's device, with as many pages as the budget allows and the slots can use.
 
     `adapters` are copies of the model with one adapter each, by name.
@@ -57,6 +55,7 @@ def new_runner(
         limits = replace(limits, canvas=canvas, forward=most, prompt=_prompt_tokens(model, settings))
         runner: EagerRunner | GraphRunner = GraphRunner(model, limits, kv_dtype=stored)
     else:
+        assert isinstance(model, Transformer)
         runner = EagerRunner(model, limits, kv_dtype=stored)
     if not adapters:
         return runner
@@ -69,7 +68,7 @@ def _prompt_tokens(model: PackedTransformer, settings: EngineSettings) -> int:
     return max(alone, pages_for(settings.prompt_tokens) * PAGE)
 
 
-def kv_dtype(model: Transformer, name: str) -> torch.dtype:
+def kv_dtype(model: Model, name: str) -> torch.dtype:
     """The dtype of pages, from its name in the settings. Raises `SettingError` for FP8 on a GPU that lacks it."""
     if name == "auto":
         return model.dtype
@@ -79,14 +78,14 @@ def kv_dtype(model: Transformer, name: str) -> torch.dtype:
     return FP8
 
 
-def stored_units(model: Transformer, settings: EngineSettings) -> tuple[float, ...]:
+def stored_units(model: Model, settings: EngineSettings) -> tuple[float, ...]:
     """The units of keys in FP8 pages, which depend on the weights; see `cache.fp8.key_unit`."""
-    if settings.kv_cache_dtype != "fp8" or isinstance(model, PackedTransformer):  # packed weights never change
+    if settings.kv_cache_dtype != "fp8" or not isinstance(model, Transformer):  # packed weights never change
         return ()
     return tuple(key_units(model))
 
 
-def memory_bytes(model: Transformer, settings: EngineSettings) -> int:
+def memory_bytes(model: Model, settings: EngineSettings) -> int:
     """Bytes that pages may take on each device of a model; the first has to hold the sampler's tensors, too."""
     if settings.memory_gb is not None:
         return int(settings.memory_gb * 1e9)

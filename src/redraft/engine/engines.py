@@ -11,8 +11,8 @@ from redraft.engine.build import new_runner, stored_units
 from redraft.engine.engine import Engine
 from redraft.engine.settings import EngineSettings
 from redraft.errors import SettingError
+from redraft.model import Model
 from redraft.model.packed.transformer import PackedTransformer
-from redraft.model.transformer import Transformer
 from redraft.settings import MAX_CANVAS, MIN_CANVAS
 from redraft.text.marks import Decoder
 
@@ -24,10 +24,8 @@ class Engines:
     settings  for every engine that is not given its own
     """
 
-    def __init__(
-        self, model: Transformer, decoder: Decoder, *, eos_ids: tuple[int, ...], settings: EngineSettings
-    ) -> None:
-        self.models: dict[str | None, Transformer] = {None: model}
+    def __init__(self, model: Model, decoder: Decoder, *, eos_ids: tuple[int, ...], settings: EngineSettings) -> None:
+        self.models: dict[str | None, Model] = {None: model}
         self.settings = settings
         self._decoder, self._eos_ids = decoder, eos_ids
         self._engine: Engine | None = None
@@ -44,7 +42,7 @@ class Engines:
         """The length of a canvas whose settings do not set one."""
         return min(max(self.models[None].config.canvas_length, MIN_CANVAS), MAX_CANVAS)
 
-    def add(self, name: str, adapted: Transformer) -> None:
+    def add(self, name: str, adapted: Model) -> None:
         """Add a copy of the model with another adapter."""
         with self._lock:
             self.models = self.models | {name: adapted}  # other threads may be reading the old ones
@@ -87,7 +85,7 @@ class Engines:
         )
 
 
-def _versions(models: Iterable[Transformer]) -> tuple[tuple[int, int], ...]:
+def _versions(models: Iterable[Model]) -> tuple[tuple[int, int], ...]:
     """The address of every weight and PyTorch's count of writes to it."""
     weights = {id(weight): weight for model in models for weight in (*model.parameters(), *model.buffers())}
     return tuple((weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights.values())

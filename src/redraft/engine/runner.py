@@ -18,8 +18,8 @@ from redraft.diffusion.rng import Draws, Purpose, draw
 from redraft.diffusion.sampler import top_tokens
 from redraft.diffusion.step import CanvasState, Outcome, advance, begin
 from redraft.engine.work import Denoise, DenoiseResult, Encode, Limits, Segment
+from redraft.model import Model, Transformer
 from redraft.model.spans import Span, key_units, run_spans
-from redraft.model.transformer import Transformer
 from redraft.model.vision import ImageEmbeddings
 
 
@@ -115,7 +115,7 @@ class EagerRunner:
         return attach_logprobs(self.model, hidden, segment, _on_host(segment.slot, entered, outcome))
 
 
-def attach_logprobs(model: Transformer, hidden: Tensor, segment: Denoise, result: DenoiseResult) -> DenoiseResult:
+def attach_logprobs(model: Model, hidden: Tensor, segment: Denoise, result: DenoiseResult) -> DenoiseResult:
     """`result`, plus log-probabilities from the hidden states [L,D] if they were requested and the canvas is done."""
     if segment.logprobs is None or not (segment.last or result.converged):
         return result

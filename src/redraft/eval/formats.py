@@ -25,7 +25,7 @@ from redraft.errors import SettingError, one_of
 from redraft.eval.result import EvalResult
 from redraft.kernels.triton.self_conditioning import few_explain, fp8_mean
 from redraft.llm import LLM
-from redraft.model import Transformer
+from redraft.model import Model, Transformer
 from redraft.model.packed.vocabulary import Vocabulary, pack_vocabulary
 from redraft.model.quantize import QUANTIZATIONS, weight_format
 from redraft.quant.fp8 import quantize_fp8
@@ -86,9 +86,11 @@ def compare(
     `prompts` (token ids) are answered with one canvas each for the teacher-forced part. Raises `SettingError` for an
     unknown format and a group size that does not divide the weights.
     """
-    original = {name: tensor.clone() for name, tensor in llm.model.state_dict().items()}
+    model = llm.model
+    original = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    assert isinstance(model, Transformer)  # others refuse `state_dict`
     _check(formats, group, original)
-    weight = llm.model.embedding.weight
+    weight = model.embedding.weight
     vocabulary = pack_vocabulary(weight, weight.device, weight.dtype, fp8=True)
     passes = [taken for prompt in prompts for taken in _record(llm, vocabulary, prompt, seed)]
     results = []
@@ -96,14 +98,14 @@ def compare(
         for format in (FULL, *formats):
             progress(format)
             if format != FULL:
-                llm.model.load_state_dict({name: _rounded(name, w, format, group) for name, w in original.items()})
+                model.load_state_dict({name: _rounded(name, w, format, group) for name, w in original.items()})
             results.append(_measure(llm, format, passes, tasks))
         progress(FP8_VOCABULARY)
         tokens = vocabulary.rows(torch.arange(len(weight), device=weight.device), weight.dtype)
-        llm.model.load_state_dict(original | {"embedding.weight": tokens})
+        model.load_state_dict(original | {"embedding.weight": tokens})
         results.append(_measure(llm, FP8_VOCABULARY, passes, {}, vocabulary))
     finally:
-        llm.model.load_state_dict(original)
+        model.load_state_dict(original)
     return results
 
 
@@ -142,14 +144,14 @@ def _record(llm: LLM, vocabulary: Vocabulary, prompt: list[int], seed: int) -> l
     return passes
 
 
-def _hidden(model: Transformer, prompt: list[int], canvas: Tensor, soft: Tensor | None) -> Tensor:
+def _hidden(model: Model, prompt: list[int], canvas: Tensor, soft: Tensor | None) -> Tensor:
     cache = model.new_cache(1, len(prompt))
     model.encode(torch.tensor([prompt], device=model.device), cache)
     return model.denoise(canvas, cache, soft)
 
 
-def _fp8_soft_embeddings(model: Transformer, vocabulary: Vocabulary, logits: Tensor) -> Tensor:
-    """`Transformer.soft_embeddings` of tempered logits [...,V], rounded as by `kernels.triton.self_conditioning`."""
+def _fp8_soft_embeddings(model: Model, vocabulary: Vocabulary, logits: Tensor) -> Tensor:
+    """`Model.soft_embeddings` of tempered logits [...,V], rounded as by `kernels.triton.self_conditioning`."""
     assert vocabulary.transposed is not None
     x = logits.to(model.dtype)
     probabilities = x.softmax(-1, dtype=torch.float32)

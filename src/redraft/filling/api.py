@@ -18,7 +18,7 @@ from redraft.filling.obeying import CONSTRAINTS, check_language, constraints_of
 from redraft.filling.result import Filling, FillResult
 from redraft.filling.seams import LONGEST, Seam, Seams
 from redraft.filling.spare import draft_of_own_length
-from redraft.model import Transformer
+from redraft.model import Model
 from redraft.settings import MAX_CANVAS, SETTINGS, GenerationSettings, resolve_settings
 from redraft.text.line_ends import with_newlines
 from redraft.text.pieces import join_pieces, split_pieces
@@ -45,7 +45,7 @@ class LoadedModel(Protocol):
     """The part of `redraft.llm.LLM` that filling needs."""
 
     @property
-    def model(self) -> Transformer: ...
+    def model(self) -> Model: ...
     @property
     def tokenizer(self) -> Tokenizer: ...
     @property
@@ -134,7 +134,7 @@ class _Sizes:
         return self.shortest < self.longest
 
 
-def _sizes(model: Transformer, max_tokens: int | None, length: int | None, canvas_length: int | None) -> _Sizes:
+def _sizes(model: Model, max_tokens: int | None, length: int | None, canvas_length: int | None) -> _Sizes:
     whole = canvas_length or model.config.canvas_length
     if length is not None and max_tokens is not None:
         sentence = "length and max_tokens were both given; length is not looked for, so leave max_tokens out."

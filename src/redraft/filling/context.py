@@ -11,7 +11,7 @@ from torch import Tensor
 from redraft.cache import KVCache
 from redraft.diffusion.prefill import prefill
 from redraft.filling.seams import LONGEST, Seam, Seams
-from redraft.model import Transformer
+from redraft.model import Model
 from redraft.settings import GenerationSettings
 
 VIEW = 32
@@ -22,7 +22,7 @@ VIEW = 32
 class Context:
     """What all guesses of a hole share: the encoded text before it, room for the text after it, the longest canvas."""
 
-    model: Transformer
+    model: Model
     cache: KVCache  # of one request
     last_hidden: Tensor  # [1,D]
     view: int
@@ -32,7 +32,7 @@ class Context:
 
 @torch.inference_mode()
 def open_seam(
-    model: Transformer, seams: Seams, ids: Sequence[int], room: int
+    model: Model, seams: Seams, ids: Sequence[int], room: int
 ) -> tuple[int, Seam | None, KVCache, Tensor, int]:
     """Encode the tokens before a hole, without those that the hole's first token may replace.
 
@@ -54,7 +54,7 @@ def open_seam(
     return len(ids) - taken, found[taken - 1] if taken else None, cache, last, passes
 
 
-def _likeliest(model: Transformer, cache: KVCache, last: Tensor, rest: list[int], found: list[Seam]) -> int:
+def _likeliest(model: Model, cache: KVCache, last: Tensor, rest: list[int], found: list[Seam]) -> int:
     """How many of the tokens `rest` the hole should take back, by the probability of all continuations of that kind."""
     hidden = model.encode(torch.tensor([rest], device=model.device), cache.copy([0]))[0]  # [T,D]
     logprobs = model.logits(torch.cat((last, hidden[:-1]))).log_softmax(-1)  # [T,V], row t before token t

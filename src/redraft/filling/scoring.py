@@ -9,12 +9,12 @@ from torch import Tensor
 
 from redraft.cache import KVCache
 from redraft.diffusion.sampler import rows_at_once
-from redraft.model import Transformer
+from redraft.model import Model
 
 
 @torch.inference_mode()
 def causal_scores(
-    model: Transformer, cache: KVCache, last_hidden: Tensor, texts: Sequence[Sequence[int]]
+    model: Model, cache: KVCache, last_hidden: Tensor, texts: Sequence[Sequence[int]]
 ) -> list[list[float]]:
     """log p of every token of texts (B lists of ids) after the cached context, by the causal pass, in nats.
 
@@ -32,7 +32,7 @@ def causal_scores(
     return [row.tolist() for row in torch.cat(logprobs).cpu().split(counts)]
 
 
-def _logprobs(model: Transformer, before: Tensor, tokens: Tensor) -> Tensor:
+def _logprobs(model: Model, before: Tensor, tokens: Tensor) -> Tensor:
     """log p [N] of tokens [N] after hidden states [N,D]."""
     logits = model.logits(before)  # [N,V]
     return logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(-1)

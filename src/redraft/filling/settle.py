@@ -26,7 +26,7 @@ from redraft.diffusion.sampler import Prediction, predict_together, rows_at_once
 from redraft.diffusion.schedule import temperature
 from redraft.diffusion.step import CanvasState, Outcome, StepRule, begin, decide, rule_fields
 from redraft.errors import NotFiniteError
-from redraft.model import Transformer
+from redraft.model import Model
 from redraft.settings import GenerationSettings
 
 _T = TypeVar("_T")
@@ -51,9 +51,7 @@ class Guess:
 class Settling:
     """A batch of guesses denoised step by step; their indices are the request ids."""
 
-    def __init__(
-        self, model: Transformer, cache: KVCache, guesses: Sequence[Guess], settings: GenerationSettings
-    ) -> None:
+    def __init__(self, model: Model, cache: KVCache, guesses: Sequence[Guess], settings: GenerationSettings) -> None:
         """`cache` has one row per guess."""
         self._model, self._cache, self._guesses, self._settings = model, cache, guesses, settings
         self._tokens = [torch.tensor(guess.tokens, device=model.device) for guess in guesses]  # B x [L]

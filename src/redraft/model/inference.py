@@ -9,6 +9,7 @@ import torch
 from redraft.config import ModelConfig
 from redraft.errors import SettingError
 from redraft.model.adapters import Adapter, merge, with_adapter
+from redraft.model.base import Model
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.packed.build import pack, repack, repacked_bytes
 from redraft.model.packed.requirements import check_fit, check_room_for_copies, misfit
@@ -19,9 +20,7 @@ from redraft.model.weight_settings import WeightSettings
 from redraft.model.weights import filled, load_for_cpu, load_vision
 
 
-def load_for_inference(
-    checkpoint: Checkpoint, settings: WeightSettings, *, adapter: Adapter | None = None
-) -> Transformer:
+def load_for_inference(checkpoint: Checkpoint, settings: WeightSettings, *, adapter: Adapter | None = None) -> Model:
     """The model in the form that runs fastest: packed on a GPU or if quantized, else plain.
 
     On a GPU, fp32 stays plain, and so do shapes that the kernels do not support. On a CPU, INT4 experts stay in INT4
@@ -67,15 +66,16 @@ def load_packed(
     return PackedTransformer(packed, tower, () if adapter is None else (adapter,))
 
 
-def loaded_with(model: Transformer, checkpoint: Checkpoint, adapter: Adapter) -> Transformer:
+def loaded_with(model: Model, checkpoint: Checkpoint, adapter: Adapter) -> Model:
     """`model`, loaded from `checkpoint` by `load_for_inference`, with one more adapter; unchanged weights are shared.
 
     If the model is packed, changed weights are read from the folder again and its earlier adapters reapplied first.
     Raises `SettingError`, before anything is read, if a GPU has too little free memory for the changed weights.
     """
     check_room_for_copies(_copied_bytes(model, adapter.factors.keys()))
-    if not isinstance(model, PackedTransformer):
+    if isinstance(model, Transformer):
         return with_adapter(model, adapter)
+    assert isinstance(model, PackedTransformer)
     folded, vision = (*model.folded, adapter), model.vision
     source = checkpoint.weight
     for one in folded:
@@ -85,7 +85,7 @@ def loaded_with(model: Transformer, checkpoint: Checkpoint, adapter: Adapter) ->
     return PackedTransformer(repack(model.packed, source, set(adapter.factors)), vision, folded)
 
 
-def _copied_bytes(model: Transformer, changed: Set[str]) -> dict[torch.device, int]:
+def _copied_bytes(model: Model, changed: Set[str]) -> dict[torch.device, int]:
     """The bytes that `loaded_with` takes on each device for an adapter that changes these weights."""
     if not isinstance(model, PackedTransformer):
         return {model.device: sum(weight.nbytes for name, weight in model.named_parameters() if name in changed)}

@@ -25,7 +25,7 @@ def interruptible(check: Callable[[], None]) -> Iterator[None]:
 def check_interrupted() -> None:
     """Run the current check, if there is one.
 
-    A `Transformer` calls this before every forward outside the engine, and other long work between its steps.
+    A `Model` calls this before every forward outside the engine, and other long work between its steps.
     """
     check = _check.get()
     if check is not None:

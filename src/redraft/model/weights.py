@@ -20,6 +20,7 @@ from redraft.kernels import native
 from redraft.kernels.cpu import input_major, keep_freed_memory
 from redraft.model.accounting import bytes_in, cpu_bytes, vision_parts
 from redraft.model.adapters import Adapter, merge
+from redraft.model.base import Model
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.files import INDEX_FILE, SINGLE_FILE
 from redraft.model.folders import CONFIG_FILE, read_json, resolve_folder, write_json
@@ -108,7 +109,7 @@ def load_for_cpu(
     return transformer
 
 
-def save_model(model: Transformer, folder: str | Path, *, max_shard_size: int = MAX_SHARD_SIZE) -> None:
+def save_model(model: Model, folder: str | Path, *, max_shard_size: int = MAX_SHARD_SIZE) -> None:
     """Write config.json and the weights in the model's dtype, in several shards above `max_shard_size` bytes.
 
     Other files in the folder stay; the weights of a previous model are deleted. Raises `SettingError` for a folder that

@@ -124,7 +124,7 @@ class PageStore:
         self.pools: dict[LayerType, PagePool] = {kind: PagePool(0) for kind in KINDS}
 
     def requests_at_once(self, most: int, tokens: int) -> int:
-        """See `Transformer.requests_at_once`."""
+        """See `Model.requests_at_once`."""
         each = _request_pages(self._model, tokens)
 
         def missing(count: int) -> int:

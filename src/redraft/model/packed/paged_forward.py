@@ -55,13 +55,13 @@ class PagedForward:
         self._pool = memory_for_graphs(*model.devices) if model.device.type == "cuda" else None
 
     def new_cache(self, batch_size: int, capacity: int) -> PagedCache:
-        """See `Transformer.new_cache`."""
+        """See `Model.new_cache`."""
         return PagedCache(self.store, batch_size, capacity)
 
     def encode(
         self, token_ids: Tensor, cache: PagedCache, counts: list[int], images: Sequence[Sequence[ImageEmbeddings]]
     ) -> Tensor:
-        """See `Transformer.encode`: [B,T] -> [B,T,D]. A request's tokens are several segments of one forward."""
+        """See `Model.encode`: [B,T] -> [B,T,D]. A request's tokens are several segments of one forward."""
         width = token_ids.shape[1]
         rows = min(segment_rows(width), PAGE)
         pieces = -(-width // rows)
@@ -69,7 +69,7 @@ class PagedForward:
         return self._run(ENCODE, ids, cache, counts, rows, images=images)[:, :width]
 
     def denoise(self, canvas: Tensor, cache: PagedCache, soft: Tensor | None, counts: list[int]) -> Tensor:
-        """See `Transformer.denoise`: [B,L] -> [B,L,D]. Canvases write to copies of the requests, which are dropped."""
+        """See `Model.denoise`: [B,L] -> [B,L,D]. Canvases write to copies of the requests, which are dropped."""
         width = canvas.shape[1]
         rows = segment_rows(width)
         ids = F.pad(canvas, (0, rows - width))
