@@ -6,11 +6,10 @@ Two forms exist: modules (`transformer.py`), which can be trained and saved, and
 encode   causal over committed tokens; appends their keys and values to the cache.
 denoise  two-sided over one canvas per request, reading the cache; never writes it.
 
-Five places run the layers, with the same results up to rounding:
+Four places run the layers, with the same results up to rounding:
 
-`Transformer.run_layers`              modules, for direct calls of the two
+`Transformer.run_layers`              modules: for the two and, with keys in pages, for the engine (`model/spans.py`)
 `TwoStream._run` in `train/`           modules in training, of a prompt's stream and of a canvas' stream
-`model/spans.py`, `run_spans`         modules, for the engine: both uses in one forward, keys in pages
 `model/packed/forward.py`, `forward`  packed weights with GPU kernels, for the engine and, with pages, for the two
 `PackedTransformer.run_layers`        packed weights, for the two where these kernels do not run: FP8 on a CPU
 

@@ -79,13 +79,9 @@ def run_spans(model: Transformer, pages: PagedKV, spans: Sequence[Span]) -> Tens
     padding = max(0, kernels.MIN_ROWS - count)
     x = F.pad(_embed(model, spans), (0, 0, 0, padding))[None]  # [1,T,D]
     positions = torch.cat([span.start + torch.arange(span.length) for span in spans])
-    rope = model.rope(F.pad(positions, (0, padding))[None].to(model.device))
-    causal = F.pad(torch.cat([torch.full((n,), span.causal) for n, span in zip(lengths, spans, strict=True)]),
-                   (0, padding))[None, :, None].to(model.device)  # fmt: skip
-    for layer in model.layers:
-        assert isinstance(layer, Layer)
-        x = layer(x, rope, attend, torch.where(causal, layer.encode_scalar, layer.denoise_scalar))
-    return model.norm(x)[0, :count]
+    causal = torch.cat([torch.full((n,), span.causal) for n, span in zip(lengths, spans, strict=True)])
+    positions, causal = (F.pad(column, (0, padding))[None].to(model.device) for column in (positions, causal))  # [1,T]
+    return model.run_layers(x, positions, attend, causal[..., None])[0, :count]
 
 
 def _embed(model: Transformer, spans: Sequence[Span]) -> Tensor:
@@ -94,7 +90,7 @@ def _embed(model: Transformer, spans: Sequence[Span]) -> Tensor:
     for span in spans:
         embedded = model.embed(span.token_ids[None])
         if not span.causal:
-            embedded = model.self_conditioning.combine(embedded, None if span.soft is None else span.soft[None])
+            embedded = model.condition(embedded, None if span.soft is None else span.soft[None])
         parts.append(overlay(embedded[0], span.start, span.images))
     return torch.cat(parts)
 

@@ -41,9 +41,10 @@ class Layer(nn.Module):
         self.register_buffer("encode_scalar", torch.ones(1))
         self.register_buffer("denoise_scalar", torch.ones(1))
 
-    def forward(self, x: Tensor, rope: RopeTables, attend: Attend, scalar: Tensor) -> Tensor:
-        """x [B,T,D] -> [B,T,D]; `scalar` is the layer's scale in this phase."""
+    def forward(self, x: Tensor, rope: RopeTables, attend: Attend, causal: Tensor) -> Tensor:
+        """x [B,T,D] -> [B,T,D]; `causal` as in `Model.run_layers`."""
         x = self.post_attention_norm.added(x, self.attention(self.pre_attention_norm(x), rope[self.kind], attend))
+        scalar = torch.where(causal, self.encode_scalar, self.denoise_scalar)
         return self.post_feedforward_norm.added(x, self.feed_forward(x)) * scalar
 
     def feed_forward(self, x: Tensor) -> Tensor:
@@ -111,6 +112,5 @@ class Transformer(Model):
         """See `Model.run_layers`."""
         rope = self.rope(positions)
         for layer in self.layers:
-            assert isinstance(layer, Layer)
-            x = layer(x, rope, attend, torch.where(causal, layer.encode_scalar, layer.denoise_scalar))
+            x = layer(x, rope, attend, causal)
         return self.norm(x)
