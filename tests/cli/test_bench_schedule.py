@@ -11,14 +11,14 @@ from redraft.bench.schedule_plot import draw
 from redraft.bench.simulation import Life, Load, Simulated, simulate
 from redraft.bench.step_counts import NAMES, QUANTILES, draw_steps
 from redraft.engine.policy import Mixed
-from redraft.engine.scheduler import Job, Plan, Turn
+from redraft.engine.scheduler import ForwardPlan, Job, JobTurn
 from redraft.engine.settings import POLICIES, EngineSettings
 from redraft.engine.work import Limits
 
 
-def plan(tokens: int) -> Plan:
+def plan(tokens: int) -> ForwardPlan:
     job = Job(request_id=0, prompt_length=tokens, positions=tokens, length=16)
-    return Plan((Turn(job, (0, tokens), False),), ())
+    return ForwardPlan((JobTurn(job, (0, tokens), False),), ())
 
 
 def test_a_cost_model_is_lines_through_its_points() -> None:

@@ -10,7 +10,7 @@ from redraft.bench.simulation import Load, Simulated, simulate
 from redraft.cache.pages import PAGE, pages_for
 from redraft.cache.prefix import prefix_keys
 from redraft.engine.graph_runner import most_segments
-from redraft.engine.scheduler import Job, Plan, Scheduler
+from redraft.engine.scheduler import ForwardPlan, Job, Scheduler
 from redraft.engine.settings import POLICIES, EngineSettings
 from redraft.engine.work import Limits
 from redraft.errors import PromptError, SettingError
@@ -19,7 +19,7 @@ LIMITS = Limits(slots=8, full_pages=200, sliding_pages=120, window=1024, context
 SETTINGS = EngineSettings(slots=8)
 
 
-def cost(plan: Plan) -> float:
+def cost(plan: ForwardPlan) -> float:
     """A millisecond for starting, and one for every 100 tokens."""
     return 1e-3 * (1 + plan.tokens / 100)
 
@@ -37,7 +37,7 @@ def mixed_load(seed: int, count: int = 60) -> list[Load]:
     ]
 
 
-def check_plan(scheduler: Scheduler, plan: Plan) -> None:
+def check_plan(scheduler: Scheduler, plan: ForwardPlan) -> None:
     """What must hold before every forward."""
     assert 0 < plan.tokens <= scheduler.limits.forward
     assert len({turn.job.slot for turn in plan.turns}) == len(plan.turns)
@@ -65,7 +65,7 @@ def check_plan(scheduler: Scheduler, plan: Plan) -> None:
     assert all(job.table.sliding_held <= job.table.sliding_most for job in waiting)
 
 
-def written_pages_are_written_once(scheduler: Scheduler, plan: Plan) -> None:
+def written_pages_are_written_once(scheduler: Scheduler, plan: ForwardPlan) -> None:
     """No two jobs of a forward write the same page."""
     pages: list[int] = []
     for turn in plan.turns:
@@ -89,7 +89,7 @@ def test_a_forward_has_as_many_segments_as_graphs_are_captured_for(slots: int) -
     limits, settings = replace(LIMITS, prompt=1024), replace(SETTINGS, slots=slots)
     most = []
 
-    def count(scheduler: Scheduler, plan: Plan) -> None:
+    def count(scheduler: Scheduler, plan: ForwardPlan) -> None:
         most.append(sum(len(turn.chunks()) + turn.denoise for turn in plan.turns))
 
     for seed in range(3):
@@ -228,7 +228,7 @@ def test_mixed_serves_every_canvas_in_every_forward() -> None:
 
 
 def test_homogeneous_forwards_hold_one_step() -> None:
-    def watch(scheduler: Scheduler, plan: Plan) -> None:
+    def watch(scheduler: Scheduler, plan: ForwardPlan) -> None:
         assert len({turn.job.step for turn in plan.turns}) == 1
 
     simulate(mixed_load(1), LIMITS, replace(SETTINGS, policy="step-homogeneous"), cost, watch)
@@ -237,7 +237,7 @@ def test_homogeneous_forwards_hold_one_step() -> None:
 def test_run_to_completion_starts_nobody_while_a_canvas_runs() -> None:
     cohort: set[tuple[int, int]] = set()
 
-    def watch(scheduler: Scheduler, plan: Plan) -> None:
+    def watch(scheduler: Scheduler, plan: ForwardPlan) -> None:
         canvases = {(turn.job.request_id, turn.job.canvas_index) for turn in plan.turns}
         if canvases - cohort:
             assert not canvases & cohort, "a canvas began beside others that were further on"
@@ -332,7 +332,7 @@ class TestPrefixes:
         """One prompt of 8k tokens several times; returns how many of its tokens were encoded, too."""
         encoded = 0
 
-        def watch(scheduler: Scheduler, plan: Plan) -> None:
+        def watch(scheduler: Scheduler, plan: ForwardPlan) -> None:
             nonlocal encoded
             check_plan(scheduler, plan)
             written_pages_are_written_once(scheduler, plan)
@@ -384,7 +384,7 @@ def test_a_runner_is_told_all_changes_of_pages(seed: int) -> None:
     """Pages given back and pages adopted included; and of nothing else."""
     known: dict[Job, tuple[list[int], list[int]]] = {}
 
-    def watch(scheduler: Scheduler, plan: Plan) -> None:
+    def watch(scheduler: Scheduler, plan: ForwardPlan) -> None:
         for job in (turn.job for turn in plan.turns):
             pages = job.table.full, job.table.sliding
             assert (known.get(job) != pages) is (job in plan.moved)

@@ -17,7 +17,7 @@ from redraft.bench.simulation import Load, Simulated, simulate
 from redraft.bench.step_counts import NAMES, draw_steps
 from redraft.engine.policy import POLICIES
 from redraft.engine.request import Finished, Request
-from redraft.engine.scheduler import Plan
+from redraft.engine.scheduler import ForwardPlan
 from redraft.engine.settings import EngineSettings
 from redraft.engine.work import Limits
 from redraft.llm import LLM
@@ -35,7 +35,7 @@ class CostModel:
     points: tuple[tuple[int, float], ...]
     source: str
 
-    def seconds(self, plan: Plan) -> float:
+    def seconds(self, plan: ForwardPlan) -> float:
         """Seconds of a forward with the plan's tokens."""
         points = self.points
         at = next((i for i, (tokens, _) in enumerate(points[1:-1], 1) if plan.tokens <= tokens), len(points) - 1)

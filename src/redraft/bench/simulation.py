@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from redraft.engine.scheduler import Job, Plan, Scheduler
+from redraft.engine.scheduler import ForwardPlan, Job, Scheduler
 from redraft.engine.settings import EngineSettings
 from redraft.engine.work import Limits
 
-Cost = Callable[[Plan], float]
+Cost = Callable[[ForwardPlan], float]
 """Seconds of a forward."""
 
-Watch = Callable[[Scheduler, Plan], None]
+Watch = Callable[[Scheduler, ForwardPlan], None]
 """Called before every forward."""
 
 
@@ -111,7 +111,7 @@ def _checked(scheduler: Scheduler, job: Job) -> Job:
     return job
 
 
-def _finish(scheduler: Scheduler, plan: Plan, lives: list[Life], now: float) -> None:
+def _finish(scheduler: Scheduler, plan: ForwardPlan, lives: list[Life], now: float) -> None:
     """Move every job of the plan on; finished canvases commit, finished requests leave."""
     scheduler.ran(plan)
     for job in _finished(plan, lives):
@@ -124,7 +124,7 @@ def _finish(scheduler: Scheduler, plan: Plan, lives: list[Life], now: float) -> 
             scheduler.next_canvas(job, job.length, job.length)
 
 
-def _finished(plan: Plan, lives: list[Life]) -> Iterator[Job]:
+def _finished(plan: ForwardPlan, lives: list[Life]) -> Iterator[Job]:
     for turn in plan.turns:
         if turn.denoise and turn.job.step == lives[turn.job.request_id].load.steps[turn.job.canvas_index]:
             yield turn.job

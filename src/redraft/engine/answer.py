@@ -15,7 +15,7 @@ from redraft.diffusion.schedule import temperature
 from redraft.diffusion.step import rule_fields
 from redraft.engine.latency import steps_within
 from redraft.engine.request import AnswerStats, Ending, Finished, OnEvent, Request, TokenConfidence
-from redraft.engine.scheduler import Job, Turn
+from redraft.engine.scheduler import Job, JobTurn
 from redraft.engine.transcript import Transcript
 from redraft.engine.work import Denoise, DenoiseResult, Encode, Segment
 from redraft.settings import MIN_CANVAS, GenerationSettings
@@ -105,7 +105,7 @@ class Answer:
             self._deadline = now + (self.added + budget / 1e3 - now) / self.canvases_left
         self.budget = step + steps_within(self._deadline - now, forward_seconds, self.settings.steps - step)
 
-    def segments(self, turn: Turn) -> list[Segment]:
+    def segments(self, turn: JobTurn) -> list[Segment]:
         """The turn as work for the runner. Tokens come from the prompt, or from the canvas being committed."""
         job, work = turn.job, list[Segment]()
         for first, stop in turn.chunks():

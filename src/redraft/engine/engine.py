@@ -14,7 +14,7 @@ from redraft.engine.answer import Answer, next_length
 from redraft.engine.iterators import Iterators
 from redraft.engine.latency import StepClock
 from redraft.engine.request import Ending, Event, Failed, Finished, OnEvent, Request
-from redraft.engine.scheduler import Plan, Scheduler
+from redraft.engine.scheduler import ForwardPlan, Scheduler
 from redraft.engine.settings import EngineSettings
 from redraft.engine.stats import Counters, EngineStats
 from redraft.engine.transcript import Transcript
@@ -257,7 +257,7 @@ class Engine:
             self._seen_weights = weights
             self.scheduler.forget_prefixes()
 
-    def _work(self, plan: Plan, now: float) -> list[Segment]:
+    def _work(self, plan: ForwardPlan, now: float) -> list[Segment]:
         """The plan's segments; canvases with a latency budget get their step caps."""
         work: list[Segment] = []
         expected = self._step_clock.seconds(plan.tokens)
@@ -267,13 +267,13 @@ class Engine:
             work += answer.segments(turn)
         return work
 
-    def _record_forward(self, plan: Plan, seconds: float) -> None:
+    def _record_forward(self, plan: ForwardPlan, seconds: float) -> None:
         self._step_clock.observe(plan.tokens, seconds)
         canvases = sum(turn.denoise for turn in plan.turns)
         encoded = sum(stop - first for first, stop in (turn.encode for turn in plan.turns))
         self.counters.record_forward(canvases, encoded, seconds)
 
-    def _process_results(self, plan: Plan, results: list[DenoiseResult], now: float) -> None:
+    def _process_results(self, plan: ForwardPlan, results: list[DenoiseResult], now: float) -> None:
         """Process the results of a forward in the order of its turns. A failure ends only its own answer."""
         steps = [turn for turn in plan.turns if turn.denoise]
         for turn, result in zip(steps, results, strict=True):

@@ -32,12 +32,15 @@ from redraft.text.images import cut_outside
 class Job:
     """A request as the scheduler sees it. `positions` is the most it may need: its prompt and all its canvases.
 
+    length    positions of its canvas
     keys      of its prompt's whole pages, by which others find what is written in them
+    images    positions of the images in its prompt
+    order     how many jobs were added before it
+    table     its pages; none while it has no slot
     encoded   positions whose keys and values are in its pages
     commit    tokens of a finished canvas that have yet to be encoded
-    length    positions of its canvas
-    images    positions of the images in its prompt
-    table     its pages; none while it has no slot
+    step      steps taken on its canvas, the `canvas_index`th
+    served    number of the last forward it had a turn in, or else of the one it was admitted after
     """
 
     request_id: int
@@ -85,8 +88,8 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
-    """What one job does in a forward: encode positions `encode` in chunks on the grid, and perhaps take a step."""
+class JobTurn:
+    """What one job does in a forward: encode positions `encode`, [first, stop), in chunks, and perhaps take a step."""
 
     job: Job
     encode: tuple[int, int]
@@ -109,10 +112,10 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """One forward. `moved` are its jobs whose page tables have changed since their last turn."""
+class ForwardPlan:
+    """Who runs in one forward. `moved` are its jobs whose page tables have changed since their last turn."""
 
-    turns: tuple[Turn, ...]
+    turns: tuple[JobTurn, ...]
     moved: tuple[Job, ...]
 
     @property
@@ -221,7 +224,7 @@ class Scheduler:
             admitted.append(job)
         return admitted
 
-    def plan(self) -> Plan:
+    def plan(self) -> ForwardPlan:
         """The next forward of the running jobs; it has no turns if nothing can be done."""
         self._forward += 1
         ready = [
@@ -232,7 +235,7 @@ class Scheduler:
         prompt = self._prompt_room_alone if alone else self._prompt_room
         writing = {key: job for job in self.running.values() for key in job.begun_key()}
         room = _Room(self.limits.forward, prompt, self.pages.spare, writing)
-        turns: list[Turn] = []
+        turns: list[JobTurn] = []
         for chosen in self._policy.choose(ready):
             job = self.running[chosen.request_id]
             self._adopt(job)
@@ -241,9 +244,9 @@ class Scheduler:
                 job.served = self._forward
                 turns.append(turn)
         assert turns or not ready, "nobody could be served"
-        return Plan(tuple(turns), tuple(turn.job for turn in turns if turn.job.moved))
+        return ForwardPlan(tuple(turns), tuple(turn.job for turn in turns if turn.job.moved))
 
-    def ran(self, plan: Plan) -> None:
+    def ran(self, plan: ForwardPlan) -> None:
         """Advance the jobs of a plan whose forward has run, and let others use the prompt pages it wrote."""
         for turn in plan.turns:
             job, (first, stop) = turn.job, turn.encode
@@ -268,14 +271,14 @@ class Scheduler:
             self.pages.leave_behind(job.table, job.encoded)
             job.moved = True
 
-    def _turn(self, job: Job, room: _Room) -> Turn | None:
+    def _turn(self, job: Job, room: _Room) -> JobTurn | None:
         """The turn that there is room for, if any; takes it from `room`."""
         if job.prompt_left:
             stop = self._prompt_stop(job, room)
             steps = stop == job.prompt_length and stop - job.encoded + job.length <= room.tokens
-            turn = Turn(job, (job.encoded, stop), steps)
+            turn = JobTurn(job, (job.encoded, stop), steps)
         else:
-            turn = Turn(job, (job.encoded, job.start), True)
+            turn = JobTurn(job, (job.encoded, job.start), True)
         if not 0 < turn.tokens <= room.tokens:
             return None
         room.tokens -= turn.tokens
@@ -307,7 +310,7 @@ class Scheduler:
         longest = max(map(len, job.images), default=0)
         return max(self._prompt_room, self.limits.canvas, longest) + self.limits.canvas
 
-    def _take_pages(self, job: Job, turn: Turn, room: _Room) -> None:
+    def _take_pages(self, job: Job, turn: JobTurn, room: _Room) -> None:
         """Take pages for everything the turn touches."""
         end = turn.encode[1] + (job.length if turn.denoise else 0)
         if self.pages.cover(job.table, end, room.spare_pages):
