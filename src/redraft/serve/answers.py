@@ -12,7 +12,7 @@ from redraft.diffusion.records import Commit, DenoiseStep
 from redraft.engine.request import Event, Finished
 from redraft.errors import EngineError
 from redraft.serve.faults import stopping, timed_out
-from redraft.serve.planning import Plan
+from redraft.serve.planning import AnswerPlan
 from redraft.text.marks import Marker
 from redraft.text.reply import Content, Part, Reasoning, ReplyParser
 from redraft.text.tokenizer import Tokenizer
@@ -24,7 +24,7 @@ class Answers:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: AnswerPlan,
         streams: Sequence[AsyncGenerator[Event, None]],
         *,
         observe: Callable[[Finished | EngineError], None] = lambda ended: None,
@@ -95,15 +95,15 @@ async def _pump(
 
 
 @dataclass(slots=True)
-class Call:
-    """A tool call with the id that its result must refer to."""
+class CallPiece:
+    """A tool call, the `index`th of its answer, with the id that its result must refer to."""
 
     call: ToolCall
     index: int
     id: str = field(default_factory=lambda: f"call_{secrets.token_hex(12)}")
 
 
-Piece = Content | Reasoning | Call
+Piece = Content | Reasoning | CallPiece
 
 
 @dataclass(slots=True)
@@ -130,9 +130,9 @@ class ReplyBuilder:
         return len(tokenizer.encode(self.reasoning, special=False)) if self.reasoning else 0
 
     @property
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[CallPiece]:
         """The tool calls."""
-        return [piece for piece in self.pieces if isinstance(piece, Call)]
+        return [piece for piece in self.pieces if isinstance(piece, CallPiece)]
 
     @property
     def end(self) -> Finished:
@@ -152,7 +152,7 @@ class ReplyBuilder:
     def _add(self, parts: list[Part]) -> list[Piece]:
         known = len(self.pieces)
         for part in parts:
-            self.pieces.append(Call(part, len(self.calls)) if isinstance(part, ToolCall) else part)
+            self.pieces.append(CallPiece(part, len(self.calls)) if isinstance(part, ToolCall) else part)
         return self.pieces[known:]
 
 
@@ -167,7 +167,7 @@ async def read_all(answers: Answers) -> list[ReplyBuilder]:
     return replies
 
 
-def new_replies(plan: Plan) -> list[ReplyBuilder]:
+def new_replies(plan: AnswerPlan) -> list[ReplyBuilder]:
     """Return an empty reply for each answer."""
     how = {"reasoning_open": plan.reasoning_open, "exact": plan.exact}
     return [ReplyBuilder(ReplyParser(**how), Marker(plan.tokenizer)) for _ in plan.requests]

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from redraft.engine.request import Finished
-from redraft.serve.answers import Answers, Call, Piece, ReplyBuilder, new_replies, read_all
+from redraft.serve.answers import Answers, CallPiece, Piece, ReplyBuilder, new_replies, read_all
 from redraft.serve.http import dumps, sse_event
 from redraft.serve.logs import client_fault
 from redraft.serve.openai_common import extras
-from redraft.serve.planning import Plan, Planner, rename_fields
+from redraft.serve.planning import AnswerPlan, Planner, rename_fields
 from redraft.serve.shapes.messages import CountRequest, MessagesRequest
 from redraft.text.reply import Content, Reasoning
 from redraft.text.tokenizer import Tokenizer
@@ -60,18 +60,18 @@ class MessageWriter:
         except Exception as error:
             yield _named(client_fault(self.request_id, error).anthropic(self.request_id))
 
-    def _message(self, plan: Plan) -> dict[str, Any]:
+    def _message(self, plan: AnswerPlan) -> dict[str, Any]:
         return {
             "id": self.id, "type": "message", "role": "assistant", "model": self.body.model, "content": [],
             "stop_reason": None, "stop_sequence": None, "usage": _usage(plan),
         }  # fmt: skip
 
-    def _delta(self, reply: ReplyBuilder, plan: Plan) -> dict[str, Any]:
+    def _delta(self, reply: ReplyBuilder, plan: AnswerPlan) -> dict[str, Any]:
         more = extras(reply.end, plan.requests[0].settings, self.tokenizer, confidence=False)
         return {"type": "message_delta", "delta": self._ending(reply, plan), "usage": _usage(plan, reply),
                 "redraft": more}  # fmt: skip
 
-    def _ending(self, reply: ReplyBuilder, plan: Plan) -> dict[str, Any]:
+    def _ending(self, reply: ReplyBuilder, plan: AnswerPlan) -> dict[str, Any]:
         if reply.end.finish_reason != "stop":
             bounded = plan.requests[0].settings.max_tokens < self.body.max_tokens
             full = bounded and reply.end.finish_reason == "length"
@@ -86,7 +86,7 @@ def _whole_blocks(pieces: list[Piece]) -> list[dict[str, Any]]:
     """The content blocks of a complete answer: the same ones that its stream opens."""
     blocks: list[dict[str, Any]] = []
     for piece in pieces:
-        if isinstance(piece, Call):
+        if isinstance(piece, CallPiece):
             blocks.append({**_tool_use(piece), "input": piece.call.arguments})
             continue
         block = _empty_block(piece)
@@ -119,8 +119,8 @@ class _Blocks:
             case Reasoning(text):
                 yield from self._begin(Reasoning, _empty_block(piece))
                 yield self._delta({"type": "thinking_delta", "thinking": text})
-            case Call():
-                yield from self._begin(Call, {**_tool_use(piece), "input": {}})
+            case CallPiece():
+                yield from self._begin(CallPiece, {**_tool_use(piece), "input": {}})
                 yield self._delta({"type": "input_json_delta", "partial_json": dumps(piece.call.arguments)})
                 yield from self.close()
 
@@ -144,11 +144,11 @@ def _named(content: dict[str, Any]) -> str:
     return sse_event(content, content["type"])
 
 
-def _tool_use(call: Call) -> dict[str, Any]:
+def _tool_use(call: CallPiece) -> dict[str, Any]:
     return {"type": "tool_use", "id": call.id.replace("call_", "toolu_"), "name": call.call.name}
 
 
-def _usage(plan: Plan, reply: ReplyBuilder | None = None) -> dict[str, Any]:
+def _usage(plan: AnswerPlan, reply: ReplyBuilder | None = None) -> dict[str, Any]:
     """Count the tokens read and written so far.
 
     Input tokens are those of the prompt that were not read from the prefix cache. How many were is known once the

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from redraft.engine.request import Finished
-from redraft.serve.answers import Answers, Call, Piece, ReplyBuilder, new_replies, read_all
+from redraft.serve.answers import Answers, CallPiece, Piece, ReplyBuilder, new_replies, read_all
 from redraft.serve.http import dumps, sse_event
 from redraft.serve.logs import client_fault
 from redraft.serve.openai_common import chat_logprobs, extras, finish_reason, usage
-from redraft.serve.planning import Plan
+from redraft.serve.planning import AnswerPlan
 from redraft.serve.shapes.chat import ChatRequest
 from redraft.text.reply import Content, Reasoning
 from redraft.text.tokenizer import Tokenizer
@@ -58,7 +58,7 @@ class ChatWriter:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.body.model,
                 "system_fingerprint": self.fingerprint}  # fmt: skip
 
-    def _choice(self, index: int, reply: ReplyBuilder, plan: Plan) -> dict[str, Any]:
+    def _choice(self, index: int, reply: ReplyBuilder, plan: AnswerPlan) -> dict[str, Any]:
         content = None if reply.calls and not reply.content else reply.content
         message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
         if reply.reasoning:
@@ -67,7 +67,7 @@ class ChatWriter:
             message["tool_calls"] = [_call(call) for call in reply.calls]
         return {"index": index, "message": message, **self._ending(index, reply, plan)}
 
-    def _ending(self, index: int, reply: ReplyBuilder, plan: Plan) -> dict[str, Any]:
+    def _ending(self, index: int, reply: ReplyBuilder, plan: AnswerPlan) -> dict[str, Any]:
         """What is only known once an answer has ended."""
         reason = finish_reason(reply.end)
         return {
@@ -78,7 +78,7 @@ class ChatWriter:
             ),
         }
 
-    def _usage(self, replies: list[ReplyBuilder], plan: Plan) -> dict[str, Any]:
+    def _usage(self, replies: list[ReplyBuilder], plan: AnswerPlan) -> dict[str, Any]:
         reasoning = sum(reply.reasoning_tokens(self.tokenizer) for reply in replies)
         return usage(plan, [reply.end for reply in replies]) | {
             "completion_tokens_details": {"reasoning_tokens": reasoning}
@@ -96,10 +96,10 @@ def _delta(piece: Piece) -> dict[str, Any]:
             return {"content": text}
         case Reasoning(text):
             return {"reasoning_content": text}
-        case Call():
+        case CallPiece():
             return {"tool_calls": [{"index": piece.index} | _call(piece)]}
 
 
-def _call(call: Call) -> dict[str, Any]:
+def _call(call: CallPiece) -> dict[str, Any]:
     function = {"name": call.call.name, "arguments": dumps(call.call.arguments)}
     return {"id": call.id, "type": "function", "function": function}

@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 from redraft.engine.request import Finished, TokenConfidence
-from redraft.serve.planning import Plan
+from redraft.serve.planning import AnswerPlan
 from redraft.settings import GenerationSettings
 from redraft.text.marks import empty_thought_length
 from redraft.text.tokenizer import Tokenizer
@@ -18,7 +18,7 @@ def finish_reason(finished: Finished) -> str:
     return "stop" if finished.finish_reason == "stop" else "length"
 
 
-def usage(plan: Plan, finished: Sequence[Finished]) -> dict[str, Any]:
+def usage(plan: AnswerPlan, finished: Sequence[Finished]) -> dict[str, Any]:
     """Count the tokens read and written by all answers; each prompt counts once."""
     written = sum(answer.stats.tokens for answer in finished)
     cached = sum(answer.stats.cached_tokens for answer in finished[:: plan.n])

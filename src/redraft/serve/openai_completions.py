@@ -19,14 +19,14 @@ from redraft.serve.answers import Answers
 from redraft.serve.http import sse_event
 from redraft.serve.logs import client_fault
 from redraft.serve.openai_common import completion_logprobs, extras, finish_reason, usage, usage_of
-from redraft.serve.planning import Plan, Planner
+from redraft.serve.planning import AnswerPlan, Planner
 from redraft.serve.service import Service
 from redraft.serve.shapes.completions import CompletionRequest
 from redraft.settings import GenerationSettings, resolve_settings
 from redraft.text.tokenizer import Tokenizer
 
 
-def plan_completion(planner: Planner, body: CompletionRequest) -> Plan:
+def plan_completion(planner: Planner, body: CompletionRequest) -> AnswerPlan:
     """Plan what a request without a suffix asks for; raises before any compute."""
     planner = planner.for_model(body.model)
     with about("prompt"):
@@ -35,7 +35,7 @@ def plan_completion(planner: Planner, body: CompletionRequest) -> Plan:
         ]
     return planner.plan(
         prompts,
-        given=body.settings() | {"max_tokens": body.max_tokens, "stop": body.stop, "logprobs": body.logprobs},
+        settings=body.settings() | {"max_tokens": body.max_tokens, "stop": body.stop, "logprobs": body.logprobs},
         constraints=body.constraints(),
         n=body.n or 1,
         seed=body.seed,
@@ -114,7 +114,7 @@ class CompletionWriter:
             yield sse_event(self._envelope() | {"choices": [], "usage": whole["usage"]})
         yield sse_event("[DONE]")
 
-    def _echo(self, index: int, plan: Plan) -> str:
+    def _echo(self, index: int, plan: AnswerPlan) -> str:
         if not self.body.echo:
             return ""
         prompt = self.body.prompts()[index // plan.n]

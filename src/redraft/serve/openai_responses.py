@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
-from redraft.serve.answers import Answers, Call, Piece, ReplyBuilder, new_replies, read_all
+from redraft.serve.answers import Answers, CallPiece, Piece, ReplyBuilder, new_replies, read_all
 from redraft.serve.http import dumps, sse_event
 from redraft.serve.logs import client_fault
 from redraft.serve.openai_common import extras, token_logprobs
-from redraft.serve.planning import Plan
+from redraft.serve.planning import AnswerPlan
 from redraft.serve.shapes.responses import ResponsesRequest
 from redraft.text.reply import Content, Reasoning
 from redraft.text.tokenizer import Tokenizer
@@ -73,7 +73,7 @@ class ResponseWriter:
             return []
         return token_logprobs(reply.end, self.tokenizer)
 
-    def _ended(self, reply: ReplyBuilder, plan: Plan, items: list[dict[str, Any]]) -> dict[str, Any]:
+    def _ended(self, reply: ReplyBuilder, plan: AnswerPlan, items: list[dict[str, Any]]) -> dict[str, Any]:
         cut = _cut(reply)
         return self._response("incomplete" if cut else "completed", items) | {
             "completed_at": None if cut else int(time.time()),
@@ -105,7 +105,7 @@ def _cut(reply: ReplyBuilder) -> bool:
     return reply.finished is not None and reply.finished.finish_reason != "stop"
 
 
-def _usage(plan: Plan, reply: ReplyBuilder) -> dict[str, Any]:
+def _usage(plan: AnswerPlan, reply: ReplyBuilder) -> dict[str, Any]:
     """Count the tokens read and written."""
     written, cached = reply.end.stats.tokens, reply.end.stats.cached_tokens
     return {
@@ -134,7 +134,7 @@ class _Output:
 
     def take(self, piece: Piece) -> Iterator[dict[str, Any]]:
         """Add a piece: text goes into the open item if that is of its kind; a call is its own item."""
-        if isinstance(piece, Call):
+        if isinstance(piece, CallPiece):
             yield from self.close("completed")
             yield from self._call(piece)
             return
@@ -175,7 +175,7 @@ class _Output:
         self.items[-1]["content"] = [part | {"text": ""}]
         yield self._event("response.content_part.added", content_index=0, part=dict(self._part()))
 
-    def _call(self, piece: Call) -> Iterator[dict[str, Any]]:
+    def _call(self, piece: CallPiece) -> Iterator[dict[str, Any]]:
         name, arguments = piece.call.name, dumps(piece.call.arguments)
         item = {"type": "function_call", "call_id": piece.id, "name": name}
         self.items.append({"id": f"fc_{secrets.token_hex(12)}", **item, "status": "in_progress", "arguments": ""})

@@ -25,7 +25,7 @@ from redraft.text.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class AnswerPlan:
     """The answers to write: `n` engine requests per prompt, prompt by prompt, within `timeout` seconds.
 
     tokenizer       tokenizer of the answers
@@ -96,34 +96,36 @@ class Planner:
         self,
         prompts: Sequence[EncodedPrompt],
         *,
-        given: Mapping[str, Any],
+        settings: Mapping[str, Any],
         constraints: Mapping[str, Any],
         n: int = 1,
         seed: int | None = None,
         temperature: float | None = None,
         timeout: float | None = None,
         drafts: bool = False,
-    ) -> Plan:
+    ) -> AnswerPlan:
         """Plan `n` answers to each prompt. Without a seed, every answer gets its own.
 
-        `given` holds fields of `GenerationSettings` and `preset`; `constraints` holds arguments of
-        `redraft.constraints.build`.
+        `settings` holds fields of `GenerationSettings` and `preset`, `constraints` arguments of
+        `redraft.constraints.build`; None stands for what was not given.
         """
-        settings = {name: value for name, value in given.items() if value is not None}
-        asked = {name: value for name, value in constraints.items() if value is not None}
+        settings = {name: value for name, value in settings.items() if value is not None}
+        constraints = {name: value for name, value in constraints.items() if value is not None}
         limit = self.settings.limit(timeout)
-        common = settings | asked | self.temperatures(settings, temperature) | {"timeout": limit, "drafts": drafts}
+        common = (
+            settings | constraints | self.temperatures(settings, temperature) | {"timeout": limit, "drafts": drafts}
+        )
         requests: list[Request] = []
         for prompt in prompts:
             requests += self._answers(prompt, n, common | {"seed": _seed(seed, temperature)})
-        return Plan(
+        return AnswerPlan(
             requests=tuple(requests),
             n=n,
             prompt_tokens=sum(map(len, prompts)),
             timeout=limit,
             tokenizer=self.llm.tokenizer,
             reasoning_open=thought_open(prompts[0].ids, self.llm.tokenizer),
-            exact=prompts[0].begun or says_where_text_stands(asked),
+            exact=prompts[0].begun or says_where_text_stands(constraints),
         )
 
     def _answers(self, prompt: EncodedPrompt, n: int, common: Mapping[str, Any]) -> list[Request]:
@@ -132,13 +134,13 @@ class Planner:
         more = [self.engine.next_id() for _ in range(n - 1)]
         return [first, *first.siblings([first.request_id, *more])[1:]]
 
-    def temperatures(self, given: Mapping[str, Any], temperature: float | None) -> dict[str, float]:
+    def temperatures(self, settings: Mapping[str, Any], temperature: float | None) -> dict[str, float]:
         """Apply OpenAI's one temperature as a factor on the whole schedule. 0 keeps the schedule and fixes the seed."""
         if not temperature or temperature == 1:
             return {}
-        if given.keys() & {"t_max", "t_min"}:
+        if settings.keys() & {"t_max", "t_min"}:
             raise Fault(400, "Give temperature, or t_max and t_min, but not both.", "temperature", "contradiction")
-        base = resolve_settings(self.llm.defaults, preset=given.get("preset"))
+        base = resolve_settings(self.llm.defaults, preset=settings.get("preset"))
         if base.t_max * temperature < LOWEST_T_MAX:
             least = LOWEST_T_MAX / base.t_max
             sentence = f"temperature is {temperature:g}; it must be 0 or at least {least:.3g}."
@@ -152,16 +154,16 @@ def plan_conversation(
     *,
     n: int = 1,
     drafts: bool = False,
-) -> Plan:
+) -> AnswerPlan:
     """Plan `n` answers to a conversation, with or without their drafts; raises before any compute."""
     planner = planner.for_model(body.model)
     with rename_fields(body.names):
         prompt = planner.read_chat(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking)
-        asked = body.constraints() | body.tool_constraint() | body.format_constraint()
+        constraints = body.constraints() | body.tool_constraint() | body.format_constraint()
         return planner.plan(
             [prompt],
-            given=body.settings() | body.limits(planner.llm.room(len(prompt), body.canvas_length)),
-            constraints=asked | {"thinking": body.wants_thinking},
+            settings=body.settings() | body.limits(planner.llm.room(len(prompt), body.canvas_length)),
+            constraints=constraints | {"thinking": body.wants_thinking},
             n=n,
             seed=body.seed,
             temperature=body.temperature,
@@ -190,7 +192,7 @@ def rename_fields(names: Callable[[], Mapping[str, str]]) -> Iterator[None]:
         raise
 
 
-def _seed(asked: int | None, temperature: float | None) -> int:
-    if asked is not None:
-        return asked
+def _seed(seed: int | None, temperature: float | None) -> int:
+    if seed is not None:
+        return seed
     return 0 if temperature == 0 else secrets.randbelow(2**31)

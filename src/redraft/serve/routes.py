@@ -15,7 +15,7 @@ from redraft.serve.http import EventStream, Json, JsonRoute, until_disconnect
 from redraft.serve.openai_chat import ChatWriter
 from redraft.serve.openai_completions import CompletionWriter, plan_completion
 from redraft.serve.openai_responses import ResponseWriter
-from redraft.serve.planning import Plan, plan_conversation
+from redraft.serve.planning import AnswerPlan, plan_conversation
 from redraft.serve.service import Service, fingerprint, request_cost, service_of
 from redraft.serve.shapes.chat import ChatRequest
 from redraft.serve.shapes.completions import CompletionRequest
@@ -77,7 +77,7 @@ async def drafts(request: Request, body: DraftsRequest) -> Response:
     return _stream(service, answers, events)
 
 
-async def _answer(request: Request, body: _Body, plan: Callable[[], Plan], writer: _Writer) -> Response:
+async def _answer(request: Request, body: _Body, plan: Callable[[], AnswerPlan], writer: _Writer) -> Response:
     """Answer as planned, whole or streamed."""
     answers = await _begin(request, body, plan)
     if body.stream:
@@ -85,7 +85,7 @@ async def _answer(request: Request, body: _Body, plan: Callable[[], Plan], write
     return Json(await until_disconnect(request, writer.whole(answers)))
 
 
-async def _begin(request: Request, body: _Body, plan: Callable[[], Plan]) -> Answers:
+async def _begin(request: Request, body: _Body, plan: Callable[[], AnswerPlan]) -> Answers:
     """Plan, and hand the plan to the engine; note the user for the log."""
     facts = _facts(request, body)
     begun = service_of(request).begin(plan, body.timeout, size=request_cost(request, body), facts=facts)

@@ -23,7 +23,7 @@ from redraft.serve.answers import Answers
 from redraft.serve.faults import Fault, busy, loading, stopping, timed_out
 from redraft.serve.http import until_disconnect
 from redraft.serve.metrics import Metrics
-from redraft.serve.planning import Plan, Planner
+from redraft.serve.planning import AnswerPlan, Planner
 from redraft.serve.settings import ServeSettings
 from redraft.serve.shapes.common import hold_images
 from redraft.serve.threads import LARGE, Threads
@@ -155,7 +155,7 @@ class Service:
         return Planner(self.llm, self.engine, self.settings)
 
     async def begin(
-        self, make: Callable[[], Plan], timeout: float | None, *, size: int, facts: dict[str, Any]
+        self, make: Callable[[], AnswerPlan], timeout: float | None, *, size: int, facts: dict[str, Any]
     ) -> Answers:
         """Plan a request of `size` bytes and hand the plan to the engine; both add to `facts` for the log line.
 
@@ -164,7 +164,7 @@ class Service:
         limit = self.settings.limit(timeout)
         return await _within(limit, self._begin(make, limit, size, facts))
 
-    async def _begin(self, make: Callable[[], Plan], limit: float, size: int, facts: dict[str, Any]) -> Answers:
+    async def _begin(self, make: Callable[[], AnswerPlan], limit: float, size: int, facts: dict[str, Any]) -> Answers:
         loop = asyncio.get_running_loop()
         began = loop.time()
         plan = await self.read(make, size)
