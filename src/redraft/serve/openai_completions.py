@@ -96,10 +96,10 @@ class CompletionWriter:
         planner = service.planner.for_model(body.model)
         assert isinstance(body.prompt, str)
         assert body.suffix is not None
-        given, stop = _fill_settings(planner, body), resolve_settings(planner.llm.defaults, stop=body.stop).stop
-        settings = fill_settings(planner.llm.defaults, given)
+        keywords, stop = _fill_keywords(planner, body), resolve_settings(planner.llm.defaults, stop=body.stop).stop
+        settings = fill_settings(planner.llm.defaults, keywords)
         check = functools.partial(planner.check_text, {"prompt": body.prompt, "suffix": body.suffix})
-        fill = functools.partial(planner.llm.fill, body.prompt, body.suffix, **given)
+        fill = functools.partial(planner.llm.fill, body.prompt, body.suffix, **keywords)
         result = await service.work(check, fill, size=size)
         ended = _ended(result, settings, stop, time.perf_counter() - began)
         choice = self._choice(0, ended.text, ended, settings)
@@ -162,10 +162,10 @@ def _ended(result: FillResult, settings: GenerationSettings, stop: Sequence[str]
     )  # fmt: skip
 
 
-def _fill_settings(planner: Planner, body: CompletionRequest) -> dict[str, Any]:
+def _fill_keywords(planner: Planner, body: CompletionRequest) -> dict[str, Any]:
     """The arguments of `LLM.fill`. `max_tokens` is an upper bound, so more than a canvas can hold is not an error."""
     settings, most = body.settings(), body.max_tokens
     if most is not None:
         most = min(most, longest_filling(body.canvas_length or planner.llm.model.config.canvas_length))
-    given = settings | planner.temperatures(settings, body.temperature) | {"max_tokens": most, "seed": body.seed}
-    return body.constraints() | {name: value for name, value in given.items() if value is not None}
+    keywords = settings | planner.temperatures(settings, body.temperature) | {"max_tokens": most, "seed": body.seed}
+    return body.constraints() | {name: value for name, value in keywords.items() if value is not None}

@@ -26,9 +26,9 @@ router = APIRouter(tags=["answers"], route_class=JsonRoute)
 async def fill(request: Request, body: FillRequest) -> Response:
     """Fill the holes of a text; the given text comes back byte for byte."""
     planner = _planner(request, body.model)
-    given = {"max_tokens": body.max_tokens, "length": body.length, "seed": body.seed}
+    settings = {"max_tokens": body.max_tokens, "length": body.length, "seed": body.seed}
     text = (body.text,) if body.text is not None else (body.prefix, body.suffix)
-    work = functools.partial(planner.llm.fill, *text, **body.keywords(), **_given(given))
+    work = functools.partial(planner.llm.fill, *text, **body.keywords(), **_without_none(settings))
     with about(None if body.text is None else "text"):
         pieces = split_pieces(*text)  # type: ignore[arg-type]
     texts = {"text": "".join(pieces)} if body.text is not None else {"prefix": pieces[0], "suffix": pieces[1]}
@@ -40,10 +40,10 @@ async def fill(request: Request, body: FillRequest) -> Response:
 async def edits(request: Request, body: EditRequest) -> Response:
     """Change a span of a text as an instruction says, or repair it; everything else comes back byte for byte."""
     planner = _planner(request, body.model)
-    given = {"max_tokens": body.max_tokens, "seed": body.seed, "strength": body.strength} | body.keywords()
+    settings = {"max_tokens": body.max_tokens, "seed": body.seed, "strength": body.strength} | body.keywords()
     start, end = body.span
-    work = functools.partial(planner.llm.edit, body.text, (start, end), body.instruction, **_given(given))
-    check = functools.partial(planner.check_text, _given({"text": body.text, "instruction": body.instruction}))
+    work = functools.partial(planner.llm.edit, body.text, (start, end), body.instruction, **_without_none(settings))
+    check = functools.partial(planner.check_text, _without_none({"text": body.text, "instruction": body.instruction}))
     return await _run(request, body, check, work)
 
 
@@ -52,8 +52,8 @@ async def next_edit(request: Request, body: NextEditRequest) -> Response:
     """Propose the next edit, or none (`edit` is null)."""
     planner = _planner(request, body.model)
     recent = [(edit.old, edit.new) for edit in body.recent]
-    given = _given({"max_tokens": body.max_tokens, "seed": body.seed})
-    work = functools.partial(planner.llm.next_edit, body.text, body.cursor, recent, **body.settings(), **given)
+    settings = _without_none({"max_tokens": body.max_tokens, "seed": body.seed})
+    work = functools.partial(planner.llm.next_edit, body.text, body.cursor, recent, **body.settings(), **settings)
     texts = {"text": body.text}
     for index, (old, new) in enumerate(recent):
         texts |= {f"recent[{index}].old": old, f"recent[{index}].new": new}
@@ -64,15 +64,15 @@ async def next_edit(request: Request, body: NextEditRequest) -> Response:
 @router.post("/v1/decisions")
 async def decisions(request: Request, body: DecisionRequest) -> Response:
     """Choose an answer for every question and slot, with probabilities, without writing text."""
-    planner, asked = _planner(request, body.model), list[Any]()
+    planner, decoded = _planner(request, body.model), list[Any]()
 
     def check() -> None:
         """Decode images too, so that the model's thread does not have to."""
         with about("messages"):
-            asked.append(body.asked() if body.messages is None else planner.llm.decoded(body.asked()))
-        _check_questions(planner, body, asked[0])
+            decoded.append(body.asked() if body.messages is None else planner.llm.decoded(body.asked()))
+        _check_questions(planner, body, decoded[0])
 
-    return await _run(request, body, check, lambda: planner.llm.decide(asked[0], body.choices, **body.options()))
+    return await _run(request, body, check, lambda: planner.llm.decide(decoded[0], body.choices, **body.options()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ async def _run(request: Request, body: _Body, check: Callable[[], None], work: C
     service = service_of(request)
     result = await until_disconnect(request, service.work(check, work, size=request_cost(request, body)))
     several = isinstance(result, list)
-    content = {"decisions": [one.to_dict() for one in result]} if several else result.to_dict()
+    content = {"decisions": [decision.to_dict() for decision in result]} if several else result.to_dict()
     if service.settings.log_prompts:
         request.state.context.facts |= {"asked": body.model_dump(exclude_unset=True), "answered": content}
     return Json({"model": body.model} | content)
@@ -117,5 +117,6 @@ def _planner(request: Request, model: str) -> Planner:
     return service_of(request).planner.for_model(model)
 
 
-def _given(settings: dict[str, Any]) -> dict[str, Any]:
+def _without_none(settings: dict[str, Any]) -> dict[str, Any]:
+    """The settings that a request gives."""
     return {name: value for name, value in settings.items() if value is not None}
