@@ -83,7 +83,7 @@ def test_a_process_that_takes_too_long_is_ended() -> None:
     allowed: list[float] = []
     card = Card(1000, print, slow)
     assert card.bench("kernels") == []
-    assert card.outcomes[0].error == "ran out of time"
+    assert card.measurements[0].error == "ran out of time"
     assert allowed == [PATIENCE]  # and others still have theirs
 
 
@@ -93,7 +93,7 @@ def test_commands_run_in_processes_of_their_own() -> None:
     (found,) = card.bench("roofline", "--batch", "4")
     assert found["bench"] == "roofline"
     assert card.bench("roofline", "--model", "no-such-model") == []
-    assert "no-such-model" in str(card.outcomes[1].error)
+    assert "no-such-model" in str(card.measurements[1].error)
     assert len(said) == 2
 
 

@@ -8,7 +8,7 @@ from redraft.diffusion.corruption import Corruption
 from redraft.train.batch import Batch
 from redraft.train.distributed import World
 from redraft.train.meters import Meters
-from redraft.train.two_stream import Outcome
+from redraft.train.two_stream import BatchLosses
 
 
 def test_means_are_those_of_the_tokens_of_each_group(batch: Batch) -> None:
@@ -18,7 +18,7 @@ def test_means_are_those_of_the_tokens_of_each_group(batch: Batch) -> None:
     level = torch.tensor([[0.05, 0.1, 0.55, 1.0], [0.99, 0.58, 0.12, 0.3]])
     hit, replaced = (torch.rand(shape, generator=generator) < share for share in (0.4, 0.6))
     loss, nothing = torch.rand(shape, generator=generator), torch.zeros(())
-    outcome = Outcome(
+    outcome = BatchLosses(
         loss=torch.tensor(3.0), decoder=torch.tensor(2.0), encoder=torch.tensor(1.0), balance=nothing,
         token_loss=loss, token_hit=hit, noise=Corruption(tokens=batch.canvas_target, level=level, replaced=replaced),
     )  # fmt: skip

@@ -16,7 +16,7 @@ from redraft.train.experts import balance_loss
 from redraft.train.masks import NO_CANVAS, Visibility, block_counts, block_mask
 from redraft.train.packing import Packer
 from redraft.train.recipe import ObjectiveSettings, Recipe, SourceSettings
-from redraft.train.two_stream import Outcome, TwoStream, noise_of
+from redraft.train.two_stream import BatchLosses, TwoStream, noise_of
 
 
 def noisy(batch: Batch, vocab_size: int) -> Corruption:
@@ -24,12 +24,12 @@ def noisy(batch: Batch, vocab_size: int) -> Corruption:
     return corrupt(batch.canvas_target, batch.noise_region, level, vocab_size, generator_for("cpu", 1))
 
 
-def packed(model: Transformer, batch: Batch, objective: ObjectiveSettings, *, sparse: bool = False) -> Outcome:
+def packed(model: Transformer, batch: Batch, objective: ObjectiveSettings, *, sparse: bool = False) -> BatchLosses:
     stream = TwoStream(model, objective, compiled=False, sparse=sparse)
     return losses(stream, batch, noisy(batch, model.config.vocab_size))
 
 
-def losses(stream: TwoStream, batch: Batch, noise: Corruption) -> Outcome:
+def losses(stream: TwoStream, batch: Batch, noise: Corruption) -> BatchLosses:
     return stream.losses(batch, noise, generator_for("cpu", 2), stream.conditioned_rows(len(batch.tokens), 1, 2))
 
 
@@ -322,7 +322,7 @@ def test_encoder_share_draws_only_weighted_positions(model: Transformer, batch: 
     torch.testing.assert_close(all_of_them.encoder, whole.encoder)
 
 
-def weighted(outcome: Outcome, weight: Tensor) -> Tensor:
+def weighted(outcome: BatchLosses, weight: Tensor) -> Tensor:
     return (outcome.token_loss * weight).sum()
 
 

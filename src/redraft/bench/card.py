@@ -41,7 +41,7 @@ Process = Callable[[Sequence[str], float], "subprocess.CompletedProcess[str]"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Outcome:
+class Measurement:
     """One process: its command, its seconds, and the JSON that it printed last; on failure, what it `said`."""
 
     command: str
@@ -61,7 +61,7 @@ class Card:
 
     def __init__(self, seconds: float, say: Callable[[str], None], process: Process | None = None) -> None:
         self._end, self._say, self._process = time.monotonic() + seconds, say, process or _process
-        self.outcomes: list[Outcome] = []
+        self.measurements: list[Measurement] = []
         self.left_out: list[str] = []
 
     def bench(self, *arguments: str) -> list[dict[str, Any]]:
@@ -91,9 +91,11 @@ class Card:
             error = "ran out of time"
         except OSError as failed:
             error = str(failed)
-        outcome = Outcome(command=shown, seconds=time.monotonic() - started, result=result, error=error, said=said)
-        self.outcomes.append(outcome)
-        self._say(f"{outcome.seconds:5.0f} s  {shown}{f': {error}' if error else ''}")
+        measurement = Measurement(
+            command=shown, seconds=time.monotonic() - started, result=result, error=error, said=said
+        )
+        self.measurements.append(measurement)
+        self._say(f"{measurement.seconds:5.0f} s  {shown}{f': {error}' if error else ''}")
         return result
 
 
@@ -110,7 +112,7 @@ def measure_card(card: Card, tests: Path | None) -> dict[str, Any]:
         "bench": "card",
         "goals": goals(steps, kernels, tested),
         "left_out": card.left_out,
-        "runs": [outcome.to_dict() for outcome in card.outcomes],
+        "runs": [measurement.to_dict() for measurement in card.measurements],
     }
 
 

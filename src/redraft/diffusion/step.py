@@ -61,7 +61,7 @@ class CanvasState:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class StepOutcome:
     """What a step decided; all [L], `converged` [1]."""
 
     argmax: Tensor
@@ -77,7 +77,7 @@ def begin(noise: Tensor, constraint: CanvasConstraint | None) -> CanvasState:
 
 def advance(
     model: Model, hidden: Tensor, state: CanvasState, rule: StepRule, uniform: Tensor, noise: Tensor
-) -> tuple[CanvasState, Outcome]:
+) -> tuple[CanvasState, StepOutcome]:
     """Take a step from the canvas' hidden states [L,D]; `uniform` fp64 and `noise` int64 [L] are its random numbers."""
     prediction = sampler.predict(  # ii.
         model, hidden, uniform, rule.temperature, rule.constraint, rule.not_first, want_soft=not rule.last
@@ -87,13 +87,13 @@ def advance(
 
 def decide(
     prediction: sampler.Prediction, state: CanvasState, rule: StepRule, noise: Tensor
-) -> tuple[CanvasState, Outcome]:
+) -> tuple[CanvasState, StepOutcome]:
     """The rest of `advance`, given the forward's prediction for the canvas."""
     accepted = sampler.accept(prediction.entropy[None], rule.entropy_bound)[0]  # iii.
     canvas = _hold(sampler.renoise(prediction.candidate, accepted, noise), rule.constraint)
     stable, converged = _judge(prediction.argmax, prediction.entropy, state, rule)  # iv.
     after = CanvasState(canvas, prediction.soft, prediction.argmax, stable)  # v.
-    return after, Outcome(prediction.argmax, accepted, prediction.entropy, converged)
+    return after, StepOutcome(prediction.argmax, accepted, prediction.entropy, converged)
 
 
 def _judge(argmax: Tensor, entropy: Tensor, state: CanvasState, rule: StepRule) -> tuple[Tensor, Tensor]:

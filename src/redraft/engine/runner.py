@@ -16,7 +16,7 @@ from redraft.cache.paged import PagedKV
 from redraft.diffusion.constraint import Constraint
 from redraft.diffusion.rng import Draws, Purpose, draw
 from redraft.diffusion.sampler import top_tokens
-from redraft.diffusion.step import CanvasState, Outcome, advance, begin
+from redraft.diffusion.step import CanvasState, StepOutcome, advance, begin
 from redraft.engine.work import Denoise, DenoiseResult, Encode, Limits, Segment
 from redraft.model import Model, Transformer
 from redraft.model.spans import Span, key_units, run_spans
@@ -126,7 +126,7 @@ def attach_logprobs(model: Model, hidden: Tensor, segment: Denoise, result: Deno
     return replace(result, top=top)
 
 
-def _on_host(slot: int, entered: Tensor, outcome: Outcome) -> DenoiseResult:
+def _on_host(slot: int, entered: Tensor, outcome: StepOutcome) -> DenoiseResult:
     """The outcome of a step of the canvas `entered` [L], on the host: one copy, which waits for the device."""
     columns = entered, outcome.argmax, outcome.accepted, outcome.entropy, outcome.converged.expand_as(entered)
     canvas, argmax, accepted, entropy, converged = torch.stack([column.double() for column in columns]).cpu().numpy()

@@ -24,7 +24,7 @@ from redraft.diffusion.records import DenoiseStep
 from redraft.diffusion.rng import Draws, draw
 from redraft.diffusion.sampler import Prediction, predict_together, rows_at_once
 from redraft.diffusion.schedule import temperature
-from redraft.diffusion.step import CanvasState, Outcome, StepRule, begin, decide, rule_fields
+from redraft.diffusion.step import CanvasState, StepOutcome, StepRule, begin, decide, rule_fields
 from redraft.errors import NotFiniteError
 from redraft.model import Model
 from redraft.settings import GenerationSettings
@@ -135,7 +135,7 @@ class Settling:
             **rule_fields(given),
         )
 
-    def _records(self, rows: Sequence[int], outcomes: Sequence[Outcome], heat: float) -> list[DenoiseStep]:
+    def _records(self, rows: Sequence[int], outcomes: Sequence[StepOutcome], heat: float) -> list[DenoiseStep]:
         """What a step decided about the guesses, fetched from the device in one transfer."""
         columns = [
             torch.stack(

@@ -13,7 +13,7 @@ from torch import Tensor
 from redraft.train.batch import Batch
 from redraft.train.distributed import World
 from redraft.train.recipe.data import BUCKETS, GROUPS
-from redraft.train.two_stream import Outcome
+from redraft.train.two_stream import BatchLosses
 
 _MEANS = ("loss", "decoder", "encoder", "balance")
 NORM = "norm"
@@ -31,7 +31,7 @@ class Meters:
         self._norms = torch.zeros(2, device=device)  # sum and count
 
     @torch.no_grad()
-    def add(self, outcome: Outcome, batch: Batch) -> None:
+    def add(self, outcome: BatchLosses, batch: Batch) -> None:
         """Count one batch."""
         weight = batch.canvas_weight.flatten()  # [B*N*C]
         values = torch.stack((weight, weight * outcome.token_loss.flatten(), weight * outcome.token_hit.flatten()), -1)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from redraft.diffusion.corruption import seed_for
 from redraft.train.batch import Batch
 from redraft.train.recipe import Recipe
-from redraft.train.two_stream import Outcome, TwoStream
+from redraft.train.two_stream import BatchLosses, TwoStream
 
 WARM_UP = 3
 """Passes before a capture, for compiling and for what libraries set up on their first call."""
@@ -29,7 +29,7 @@ class EagerPass:
     def __init__(self, stream: TwoStream) -> None:
         self.stream = stream
 
-    def losses(self, batch: Batch, seed: int, step: int) -> Outcome:
+    def losses(self, batch: Batch, seed: int, step: int) -> BatchLosses:
         """The losses of `batch` with the noise of (seed, step), for inspection."""
         return self.stream(batch, seed, step)
 
@@ -37,7 +37,7 @@ class EagerPass:
         """Whether the pass of (seed, step) over `rows` rows already runs in its final form."""
         return True
 
-    def gradients(self, batch: Batch, seed: int, step: int) -> Outcome:
+    def gradients(self, batch: Batch, seed: int, step: int) -> BatchLosses:
         """The losses of `batch` with the noise of (seed, step); leaves their gradients in `grad` of the weights."""
         outcome = self.losses(batch, seed, step)
         outcome.loss.backward()
@@ -47,7 +47,7 @@ class EagerPass:
 @dataclass(frozen=True)
 class _Capture:
     graph: torch.cuda.CUDAGraph
-    outcome: Outcome
+    outcome: BatchLosses
     gradients: list[tuple[nn.Parameter, Tensor]]
 
 
@@ -68,7 +68,7 @@ class CapturedPass:
         self._captures: dict[int, _Capture] = {}
         self._passes: Counter[int] = Counter()
 
-    def losses(self, batch: Batch, seed: int, step: int) -> Outcome:
+    def losses(self, batch: Batch, seed: int, step: int) -> BatchLosses:
         """See `EagerPass.losses`."""
         capture = self._captures.get(self._stream.conditioned_rows(len(batch.tokens), seed, step))
         return self._replay(capture, batch, seed, step) if capture else self._eager.losses(batch, seed, step)
@@ -77,7 +77,7 @@ class CapturedPass:
         """See `EagerPass.is_settled`."""
         return self._stream.conditioned_rows(rows, seed, step) in self._captures
 
-    def gradients(self, batch: Batch, seed: int, step: int) -> Outcome:
+    def gradients(self, batch: Batch, seed: int, step: int) -> BatchLosses:
         """See `EagerPass.gradients`."""
         conditioned = self._stream.conditioned_rows(len(batch.tokens), seed, step)
         if conditioned not in self._captures:
@@ -91,7 +91,7 @@ class CapturedPass:
             weight.grad = gradient
         return outcome
 
-    def _beside(self, batch: Batch, seed: int, step: int) -> Outcome:
+    def _beside(self, batch: Batch, seed: int, step: int) -> BatchLosses:
         """Run on the stream that will be captured: what autograd keeps between passes belongs to one stream."""
         self._side.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._side):
@@ -111,7 +111,7 @@ class CapturedPass:
         gradients = [(weight, weight.grad) for weight in self._stream.parameters() if weight.grad is not None]
         return _Capture(graph, dataclasses.replace(outcome, loss=outcome.loss.detach()), gradients)
 
-    def _replay(self, capture: _Capture, batch: Batch, seed: int, step: int) -> Outcome:
+    def _replay(self, capture: _Capture, batch: Batch, seed: int, step: int) -> BatchLosses:
         assert self._batch is not None
         for name, tensor in self._batch.tensors().items():
             tensor.copy_(getattr(batch, name))

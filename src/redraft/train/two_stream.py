@@ -40,7 +40,7 @@ RowMasks = dict[str, Callable[[int], Mask]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class BatchLosses:
     """Losses of one batch. Only `loss` carries gradients; means are in nats per weighted token."""
 
     loss: Tensor
@@ -105,7 +105,7 @@ class TwoStream(nn.Module):
         self.mark: Callable[[str], None] = _no_mark
         """Called with a part's name when its work has been queued; `profile.py` records events here."""
 
-    def forward(self, batch: Batch, seed: int, step: int) -> Outcome:
+    def forward(self, batch: Batch, seed: int, step: int) -> BatchLosses:
         """The losses of `batch` with the noise of (seed, step)."""
         conditioned = self.conditioned_rows(len(batch.tokens), seed, step)
         return self.noised(batch, generator_for(batch.tokens.device, seed, step), conditioned)
@@ -117,12 +117,12 @@ class TwoStream(nn.Module):
         draw = torch.rand((), generator=generator_for("cpu", seed, step, 1))  # not the numbers of the noise
         return whole + (float(draw) < wanted - whole)
 
-    def noised(self, batch: Batch, generator: torch.Generator, conditioned: int) -> Outcome:
+    def noised(self, batch: Batch, generator: torch.Generator, conditioned: int) -> BatchLosses:
         """The losses of `batch`; `generator` draws the random numbers on the device."""
         noise = noise_of(batch, self.objective, self.model.config.vocab_size, generator)
         return self.losses(batch, noise, generator, conditioned)
 
-    def losses(self, batch: Batch, noise: Corruption, generator: torch.Generator, conditioned: int) -> Outcome:
+    def losses(self, batch: Batch, noise: Corruption, generator: torch.Generator, conditioned: int) -> BatchLosses:
         """The losses of `batch` for given noisy canvases, with a first pass of `conditioned` rows."""
         encoded, kv, balance_encode = self.encode(batch)
         self.mark("encode")
@@ -203,7 +203,7 @@ class TwoStream(nn.Module):
     def _outcome(
         self, batch: Batch, noise: Corruption, encoded: Tensor, denoised: Tensor, balance: Tensor,
         generator: torch.Generator,
-    ) -> Outcome:  # fmt: skip
+    ) -> BatchLosses:  # fmt: skip
         decoder_weight = self._decoder_weight(batch, noise)
         hidden, target, weight = self._encoder_tokens(batch, encoded, generator)
         total, losses, hits = linear_cross_entropy(
@@ -217,7 +217,7 @@ class TwoStream(nn.Module):
         )
         count = decoder_weight.numel()
         self.mark("losses")
-        return Outcome(
+        return BatchLosses(
             loss=total + self.objective.balance_weight * balance,
             decoder=(losses[:count] * decoder_weight).sum(),
             encoder=(losses[count:] * weight).sum(),
