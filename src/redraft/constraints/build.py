@@ -28,7 +28,7 @@ from redraft.constraints.expression import (
     text,
 )
 from redraft.constraints.json_schema import check_json, compile_schema, parse_number
-from redraft.constraints.json_schema.numbers import Written
+from redraft.constraints.json_schema.numbers import RoundedFloat
 from redraft.constraints.regex import parse_regex
 from redraft.constraints.spelling import BYTES, compile_bytes, compile_codes
 from redraft.constraints.template import parse_template
@@ -284,7 +284,7 @@ def _as_json(value: Any) -> Any:
 def _digits(schema: Any) -> Iterator[str]:
     """The digits of each number of a schema that a double rounds, in order; nothing for other fractions."""
     if isinstance(schema, float):
-        yield schema.text if isinstance(schema, Written) else ""
+        yield schema.text if isinstance(schema, RoundedFloat) else ""
     elif isinstance(schema, Mapping | list | tuple):
         for part in schema.values() if isinstance(schema, Mapping) else schema:
             yield from _digits(part)

@@ -46,7 +46,7 @@ _NUMBER_TEXT = {"int": rf"-?[0-9]{{1,{MAX_DIGITS}}}", "float": r"-?[0-9]+(?:\.[0
 
 
 @dataclass(frozen=True, slots=True)
-class Hole:
+class TypedHole:
     """A hole: its name and what follows the colon."""
 
     name: str
@@ -82,14 +82,14 @@ def read_template(template: str, filled: str) -> dict[str, Any]:
         cut = split(read, filled, budget)
         if cut is not None:
             pairs = zip(parts, cut, strict=True)
-            return {part.name: _value(part, written) for part, written in pairs if isinstance(part, Hole)}
+            return {part.name: _value(part, written) for part, written in pairs if isinstance(part, TypedHole)}
     raise ConstraintError("The text does not fit the template.")
 
 
-def _parts(template: str) -> list[str | Hole]:
+def _parts(template: str) -> list[str | TypedHole]:
     """Literal texts and holes in order."""
     found = list(_pieces(template))
-    names = [part.name for part in found if isinstance(part, Hole)]
+    names = [part.name for part in found if isinstance(part, TypedHole)]
     if repeated := {name for name in names if names.count(name) > 1}:
         raise ConstraintError(f"The template has more than one hole named {sorted(repeated)[0]!r}.")
     if not names:
@@ -97,7 +97,7 @@ def _parts(template: str) -> list[str | Hole]:
     return found
 
 
-def _pieces(template: str) -> Iterator[str | Hole]:
+def _pieces(template: str) -> Iterator[str | TypedHole]:
     at = 0
     while at < len(template):
         if template.startswith(("{{", "}}"), at):
@@ -110,7 +110,7 @@ def _pieces(template: str) -> Iterator[str | Hole]:
                 raise ConstraintError(
                     f"The template has a hole named {name!r}; a name consists of letters, digits and _, no digit first."
                 )
-            yield Hole(name, kind or "str")
+            yield TypedHole(name, kind or "str")
             at = end + 1
         elif template[at] == "}":
             raise ConstraintError("The template has a '}' without its '{'; write '}}' for a brace.")
@@ -132,7 +132,7 @@ def _closing(template: str, start: int) -> int:
     raise ConstraintError("The template has a '{' without its '}'; write '{{' for a brace.")
 
 
-def _hole(hole: Hole, budget: Budget) -> Expression:
+def _hole(hole: TypedHole, budget: Budget) -> Expression:
     kind = hole.kind
     if hole.regex is not None:
         return parse_regex(hole.regex, what=f"regex of the hole {hole.name!r}", budget=budget)
@@ -154,7 +154,7 @@ def _hole(hole: Hole, budget: Budget) -> Expression:
     )
 
 
-def _characters(hole: Hole, ranges: Any, sign: str | None, limit: str | None) -> Expression:
+def _characters(hole: TypedHole, ranges: Any, sign: str | None, limit: str | None) -> Expression:
     if sign is None:
         return repeat(chars(ranges), 1, lazy=True)
     if limit is None or not (limit.isascii() and limit.isdecimal()) or len(limit) > MAX_DIGITS:
@@ -167,7 +167,7 @@ def _characters(hole: Hole, ranges: Any, sign: str | None, limit: str | None) ->
     return seq(chars(ranges), Counted(ranges, NOTHING, most - 1))
 
 
-def _number(hole: Hole, sign: str | None, limit: str | None, *, integer: bool) -> Expression:
+def _number(hole: TypedHole, sign: str | None, limit: str | None, *, integer: bool) -> Expression:
     if sign is None:
         return number(Bounds(), integer=integer)
     try:
@@ -179,7 +179,7 @@ def _number(hole: Hole, sign: str | None, limit: str | None, *, integer: bool) -
     return number(Bounds(high=high, high_open=sign == "<"), integer=integer)
 
 
-def _readable(hole: Hole, budget: Budget, *, rare: bool) -> Expression:
+def _readable(hole: TypedHole, budget: Budget, *, rare: bool) -> Expression:
     """What is read as a hole's text; with `rare`, also unwritten forms of regexes and of unlimited numbers."""
     if rare and hole.regex is not None:
         return parse_regex(hole.regex, wide=True, budget=budget)
@@ -188,7 +188,7 @@ def _readable(hole: Hole, budget: Budget, *, rare: bool) -> Expression:
     return _hole(hole, budget)
 
 
-def _value(hole: Hole, written: str) -> Any:
+def _value(hole: TypedHole, written: str) -> Any:
     if hole.words or hole.regex is not None:
         return written
     name = hole.kind.partition("<")[0]

@@ -37,7 +37,7 @@ from redraft.filling.lengths import (
     with_what_follows,
 )
 from redraft.filling.obeying import CONSTRAINTS, check_language, constraints_of
-from redraft.filling.result import Written
+from redraft.filling.result import WrittenText
 from redraft.filling.scoring import causal_scores
 from redraft.filling.seams import LONGEST
 from redraft.model.interruption import check_interrupted
@@ -90,13 +90,13 @@ def edit(
         if not instruction.strip():
             raise PromptError("The instruction is empty.", "instruction")
     edited, read = as_read(text, (start, end))
-    at, parts = read[0], list[Written]()
+    at, parts = read[0], list[WrittenText]()
     for length in editor.parts(edited, read):
         part = editor.edit_part(edited, (at, at + length))
         edited = edited[:at] + part.text + edited[at + length :]
         parts.append(part)
         at += len(part.text)
-    return EditResult.of(text, (start, end), Written.joined(parts), time.perf_counter() - started)
+    return EditResult.of(text, (start, end), WrittenText.joined(parts), time.perf_counter() - started)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,7 +162,7 @@ class Editor:
         check_language(self.llm.tokenizer, self.constraints, 1, self._longest(len(draft)))
         return [len(part) for part in parts]
 
-    def edit_part(self, text: str, span: Span) -> Written:
+    def edit_part(self, text: str, span: Span) -> WrittenText:
         """What one part becomes."""
         start, end = span
         kept = end > start + 1 and text[end - 1] == "\n" and not self.constraints
@@ -180,7 +180,7 @@ class Editor:
             stays = _likelihood(context, with_what_follows(hole, here.draft)) >= best.score
         forwards = 1 + bool(here.draft) + choice.forwards + repairs
         if stays:
-            return Written(text=text[slice(*span)], forwards=forwards)
+            return WrittenText(text=text[slice(*span)], forwards=forwards)
         before, old, behind = text[:start], text[start:end], text[end:]
         new = hole.text(best.tokens)
         if not behind.strip("\n") and not self.constraints:
@@ -188,7 +188,7 @@ class Editor:
         if not new and (not before or before.endswith("\n")):
             kept = False  # the lines are gone with their ends
         tokens, offsets = _within(len(new), *best.confidence)
-        return Written(
+        return WrittenText(
             text=new + "\n" * kept, tokens=tokens, offsets=offsets, steps=len(best.records), forwards=forwards
         )
 

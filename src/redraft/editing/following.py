@@ -40,7 +40,7 @@ from redraft.errors import PromptError, SettingError, check_utf8
 from redraft.filling.api import HOLE_SETTINGS, check_given
 from redraft.filling.context import Context
 from redraft.filling.obeying import constraints_of
-from redraft.filling.result import Written
+from redraft.filling.result import WrittenText
 from redraft.filling.scoring import causal_scores
 from redraft.text.line_ends import spans_in, split_lines, with_newlines
 
@@ -182,7 +182,7 @@ def _repeat(llm: ChatModel, text: str, cursor: int, pairs: Sequence[tuple[str, s
         gain, span = max(scored, default=(0.0, (0, 0)))
         if gain > 0:
             confidence = 1 / (1 + math.exp(-gain))
-            replaced = EditResult.of(text, span, Written(text=after), 0.0)
+            replaced = EditResult.of(text, span, WrittenText(text=after), 0.0)
             return NextEdit(edit=replaced, reason="repeat", confidence=confidence), passes
     return None, passes
 

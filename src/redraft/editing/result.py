@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from redraft.editing.spans import Span, changed_share, unified_diff
-from redraft.filling.result import Written
+from redraft.filling.result import WrittenText
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class EditResult(Written):
+class EditResult(WrittenText):
     """An edited text. Nothing outside the span differs.
 
     span       (start, end) of what was edited, in characters of the old text
@@ -28,7 +28,7 @@ class EditResult(Written):
     seconds: float = field(compare=False)
 
     @classmethod
-    def of(cls, text: str, span: Span, written: Written, seconds: float) -> EditResult:
+    def of(cls, text: str, span: Span, written: WrittenText, seconds: float) -> EditResult:
         """What was written in place of a text's span, with the line ends of its place."""
         before, old, behind = text[: span[0]], text[slice(*span)], text[span[1] :]
         placed = written.placed(before, old, behind)

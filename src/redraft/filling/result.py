@@ -13,7 +13,7 @@ from redraft.text.line_ends import with_line_ends
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Written:
+class WrittenText:
     """What was written between given texts, and how sure the model was.
 
     text      what was written
@@ -35,10 +35,10 @@ class Written:
         return tuple(token.token_id for token in self.tokens)
 
     @classmethod
-    def joined(cls, parts: Sequence[Written]) -> Written:
+    def joined(cls, parts: Sequence[WrittenText]) -> WrittenText:
         """Neighbouring parts as one."""
         starts = list(accumulate((len(part.text) for part in parts), initial=0))[:-1]
-        return Written(
+        return WrittenText(
             text="".join(part.text for part in parts),
             tokens=tuple(token for part in parts for token in part.tokens),
             offsets=tuple((at + a, at + b) for at, part in zip(starts, parts, strict=True) for a, b in part.offsets),
@@ -66,7 +66,7 @@ class Written:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Filling(Written):
+class Filling(WrittenText):
     """What was written into one hole.
 
     lengths        hole lengths in tokens that were denoised to the end, including tokens that only repeat given text
@@ -89,7 +89,7 @@ class Filling(Written):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FillResult(Written):
+class FillResult(WrittenText):
     """A filled text. `full_text` is the given pieces and the fillings in turn, byte for byte.
 
     The other fields describe a text with one hole. With several holes, they describe the fillings as one text.
@@ -102,7 +102,7 @@ class FillResult(Written):
     @classmethod
     def of(cls, full_text: str, fillings: Sequence[Filling], seconds: float) -> FillResult:
         """The result of filling all holes of a text, in order."""
-        whole = Written.joined(fillings)
+        whole = WrittenText.joined(fillings)
         return cls(
             text=whole.text,
             tokens=whole.tokens,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any, NoReturn
 
-from redraft.constraints.json_schema.numbers import Bounds, Written, exact
+from redraft.constraints.json_schema.numbers import Bounds, RoundedFloat, exact
 from redraft.constraints.json_schema.shapes import Raw
 from redraft.errors import ConstraintError
 
@@ -28,7 +28,7 @@ def check_json(raw: Any) -> None:
     elif isinstance(raw, list | tuple):
         for value in raw:
             check_json(value)
-    elif isinstance(raw, Written) and _is_absurd(raw):
+    elif isinstance(raw, RoundedFloat) and _is_absurd(raw):
         raise ConstraintError(
             f"The schema holds {raw.text:.80}, which has more than {MAX_DIGITS} digits before or after its point."
         )
@@ -40,7 +40,7 @@ def check_json(raw: Any) -> None:
         raise ConstraintError(f"The schema holds {raw!r:.80}, which is not a JSON value.")
 
 
-def _is_absurd(number: Written) -> bool:
+def _is_absurd(number: RoundedFloat) -> bool:
     """Whether a number has too many digits before or after its point to be computed with."""
     try:
         value = exact(number)

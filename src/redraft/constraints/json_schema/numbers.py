@@ -22,8 +22,8 @@ DIGIT = chars([(48, 57)])
 _EXPONENT = optional(seq(chars([(69, 69), (101, 101)]), optional(chars([(43, 43), (45, 45)])), DIGIT, optional(DIGIT)))
 
 
-class Written(float):
-    """A number in a JSON text that a double would round, with its digits."""
+class RoundedFloat(float):
+    """What a double makes of a number in a JSON text that it rounds; `text` is the number as written."""
 
     text: str
 
@@ -36,14 +36,14 @@ def parse_number(text: str) -> float:
             return value
     except InvalidOperation:  # an exponent beyond what a decimal can have
         pass
-    found = Written(value)
-    found.text = text
-    return found
+    rounded = RoundedFloat(value)
+    rounded.text = text
+    return rounded
 
 
 def exact(value: float) -> Decimal:
     """A number as it was written, or else as Python prints it."""
-    return Decimal(value.text if isinstance(value, Written) else str(value))
+    return Decimal(value.text if isinstance(value, RoundedFloat) else str(value))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

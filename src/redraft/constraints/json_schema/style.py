@@ -24,7 +24,7 @@ from redraft.constraints.expression import (
     seq,
     text,
 )
-from redraft.constraints.json_schema.numbers import Written
+from redraft.constraints.json_schema.numbers import RoundedFloat
 from redraft.constraints.spelling import compile_codes
 from redraft.text.tools import QUOTE, is_bare_key
 
@@ -66,7 +66,7 @@ class Style:
             return seq(text("["), *self._between([self.value(item) for item in value]), text("]"))
         if isinstance(value, str):
             return self.string(value)
-        return text(value.text if isinstance(value, Written) else json.dumps(value))
+        return text(value.text if isinstance(value, RoundedFloat) else json.dumps(value))
 
     def quoted(self, content: Expression) -> Expression:
         """A string, given its content."""
