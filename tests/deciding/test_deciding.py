@@ -55,10 +55,10 @@ def test_pinned_text_is_the_same_in_all_that_is_read(llm: LLM) -> None:
     """What all choices of a branch agree on stands in its canvas, before the branch and behind it."""
     strings = Form.of({"a": ["cat", "dog"], "b": ["x", "y"]}, "The {a} is {b}.").strings(llm.tokenizer, [])
     (row,) = rows_of(0, strings, None)
-    assert len(row.given) == 16
-    held = [token for token in row.given if token is not None]
+    assert len(row.canvas) == 16
+    held = [token for token in row.canvas if token is not None]
     assert llm.tokenizer.decode(held) == "The is "
-    assert row.given[row.branch.at] is None
+    assert row.canvas[row.branch.at] is None
 
 
 QUESTIONS = ["Is it?", "Was it, or will it be? I would like to know.", [{"role": "user", "content": "Hi"}], [2, 40, 41]]

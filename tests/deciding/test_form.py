@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import redraft
 from redraft.deciding.form import Branch, Form, branches
-from redraft.deciding.read import Row, choice_logprobs
+from redraft.deciding.read import BranchRow, choice_logprobs
 from redraft.errors import SettingError
 from redraft.llm import LLM
 
@@ -70,7 +70,7 @@ def test_strings_part_once_for_each_further_choice() -> None:
 @settings(deadline=None)
 def test_probabilities_of_all_choices_sum_to_one(found: set[tuple[int, ...]], random) -> None:  # type: ignore[no-untyped-def]
     strings = tuple(sorted(found))
-    rows = [Row(0, branch, ()) for branch in branches(strings)]
+    rows = [BranchRow(0, branch, ()) for branch in branches(strings)]
     odds = []
     for row in rows:
         weights = [random.random() + 0.01 for _ in row.branch.tokens]

@@ -16,7 +16,7 @@ from redraft.checks import MAX_NUMBER, check_names, plain
 from redraft.deciding.asking import ChatModel, Question, Tools, content_free, read_question, split_questions
 from redraft.deciding.calibration import calibrated
 from redraft.deciding.form import Form
-from redraft.deciding.read import Row, branch_logprobs, choice_logprobs, rows_of
+from redraft.deciding.read import BranchRow, branch_logprobs, choice_logprobs, rows_of
 from redraft.deciding.result import Decision, Reading
 from redraft.diffusion.prefill import prefill
 from redraft.errors import NotFiniteError, PromptError, SettingError, about
@@ -92,12 +92,12 @@ def decide(
     rule = Rule(calibrate=calibrate, temperature=temperature, sure=sure, reads=reads, seed=seed)
     form = Form.of(choices, template, ends=ends)
     questions, several = split_questions(question)
-    bare = [content_free(one) for one in questions] if calibrate else []
+    bare = [content_free(each) for each in questions] if calibrate else []
     if None in bare:
         raise SettingError("calibrate needs a question that is a str or a chat with a user message.", "calibrate")
-    asked = [*questions, *(one for one in bare if one is not None)]
+    to_read = [*questions, *(each for each in bare if each is not None)]
     with about("question"):
-        prompts = [read_question(llm, one, form, tools) for one in asked]
+        prompts = [read_question(llm, each, form, tools) for each in to_read]
     decisions = _decide(llm, form, prompts, len(questions), rule)
     return decisions if several else decisions[0]
 
@@ -106,12 +106,12 @@ def _decide(llm: ChatModel, form: Form, prompts: list[EncodedPrompt], count: int
     """Decisions on the first `count` prompts; the others, if any, are the same questions without content."""
     model, longest = llm.model, max(map(len, prompts))
     _check_room(llm, form, longest)
-    each = len(prompts) // count
-    most = max(1, CACHE_BYTES // (each * model.cache_bytes(longest)))
-    at_once = max(1, model.requests_at_once(each * most, longest) // each)
+    per_question = len(prompts) // count
+    most = max(1, CACHE_BYTES // (per_question * model.cache_bytes(longest)))
+    at_once = max(1, model.requests_at_once(per_question * most, longest) // per_question)
     decisions: list[Decision] = []
-    for part in (slice(first, first + at_once) for first in range(0, count, at_once)):
-        decisions += _decide_together(llm, form, prompts[:count][part], prompts[count:][part], rule)
+    for batch in (slice(first, first + at_once) for first in range(0, count, at_once)):
+        decisions += _decide_together(llm, form, prompts[:count][batch], prompts[count:][batch], rule)
     return decisions
 
 
@@ -122,13 +122,13 @@ def _check_room(llm: ChatModel, form: Form, longest: int) -> None:
     for choices in form.choices:
         check_interrupted()
         rows, _ = _rows(llm, form, tuple(values))
-        if longest + len(rows[0].given) > context:
+        if longest + len(rows[0].canvas) > context:
             sentence = f"A question of {longest} tokens and its answer do not fit the context of {context}."
             raise PromptError(sentence, "question")
         values.append(max(choices, key=lambda choice: len(llm.tokenizer.encode(choice, special=False))))
 
 
-def _rows(llm: ChatModel, form: Form, values: tuple[str, ...]) -> tuple[list[Row], int]:
+def _rows(llm: ChatModel, form: Form, values: tuple[str, ...]) -> tuple[list[BranchRow], int]:
     """What to read for the slot after `values` of the first question, and how many choices there are."""
     strings = form.strings(llm.tokenizer, values)
     last = form.ends and len(values) == len(form.names) - 1
@@ -139,21 +139,27 @@ def _decide_together(
     llm: ChatModel, form: Form, questions: Sequence[EncodedPrompt], bare: Sequence[EncodedPrompt], rule: Rule
 ) -> list[Decision]:
     """Decisions on questions whose keys and values are held together; `bare` are the same without content, or empty."""
-    places = {prompt: row for row, prompt in enumerate(dict.fromkeys([*questions, *bare]))}
-    reader = _SlotReader(llm, form, list(places), rule)
-    free = [places[prompt] for prompt in bare] or [None] * len(questions)
-    states = [_QuestionState(places[prompt], other) for prompt, other in zip(questions, free, strict=True)]
+    row_of = {prompt: row for row, prompt in enumerate(dict.fromkeys([*questions, *bare]))}
+    reader = _SlotReader(llm, form, list(row_of), rule)
+    bare_rows = [row_of[prompt] for prompt in bare] or [None] * len(questions)
+    states = [_QuestionState(row_of[prompt], bare_row) for prompt, bare_row in zip(questions, bare_rows, strict=True)]
     for _ in form.names:
         reader.read_slot(states)
-    return [Decision(text=form.fill(one.values), readings=tuple(one.readings), forwards=one.forwards) for one in states]
+    return [
+        Decision(text=form.fill(state.values), readings=tuple(state.readings), forwards=state.forwards)
+        for state in states
+    ]
 
 
 @dataclass(slots=True)
 class _QuestionState:
-    """One question while its slots are read. `row` is its prompt in the cache, `bare` the same without content."""
+    """One question while its slots are read.
+
+    `row` is its prompt's in the cache, `bare_row` that of the same question without content.
+    """
 
     row: int
-    bare: int | None
+    bare_row: int | None
     readings: list[Reading] = field(default_factory=list)
     forwards: int = 0
 
@@ -168,9 +174,12 @@ _Prefix = tuple[int, tuple[str, ...]]
 
 @dataclass(slots=True)
 class _Tally:
-    """The reads of one slot at one place so far: log p of every choice, one list per read."""
+    """The reads of one slot after one prefix so far: log p of every choice, one list per read.
 
-    rows: list[Row]
+    `rows` is what one read computes, `count` the number of choices.
+    """
+
+    rows: list[BranchRow]
     count: int
     logprobs: list[list[float]] = field(default_factory=list)
 
@@ -195,50 +204,52 @@ class _SlotReader:
 
     def read_slot(self, states: Sequence[_QuestionState]) -> None:
         """Read the next slot of every question, and reread those that are not sure."""
-        places = [(one.row, one.values) for one in states]
-        bare = [(one.bare, one.values) for one in states if one.bare is not None]
-        free = self._tallies(bare, lambda place, tally: False)
-        free_of = {place: free[other] for place, other in zip(places, bare, strict=False)}
-        bias_of = {place: tally.mean for place, tally in free_of.items()}
+        prefixes = [(state.row, state.values) for state in states]
+        bare = [(state.bare_row, state.values) for state in states if state.bare_row is not None]
+        bare_tallies = self._tallies(bare, lambda prefix, tally: False)
+        bare_of = {prefix: bare_tallies[other] for prefix, other in zip(prefixes, bare, strict=False)}
+        bias_of = {prefix: tally.mean for prefix, tally in bare_of.items()}
         sure = self._rule.sure
-        found = self._tallies(places, lambda place, tally: max(self._judged(tally, bias_of.get(place))) >= sure)
-        for one, place in zip(states, places, strict=True):
-            one.forwards += found[place].forwards + (free_of[place].forwards if place in free_of else 0)
-            one.readings.append(self._reading(len(one.readings), found[place], bias_of.get(place)))
+        tallies = self._tallies(
+            prefixes, lambda prefix, tally: max(self._calibrated(tally, bias_of.get(prefix))) >= sure
+        )
+        for state, prefix in zip(states, prefixes, strict=True):
+            state.forwards += tallies[prefix].forwards + (bare_of[prefix].forwards if prefix in bare_of else 0)
+            state.readings.append(self._reading(len(state.readings), tallies[prefix], bias_of.get(prefix)))
 
-    def _tallies(self, places: Sequence[_Prefix], enough: Callable[[_Prefix, _Tally], bool]) -> dict[_Prefix, _Tally]:
-        """Up to `reads` reads at every place, until they are enough; all open places form one batch."""
-        rows_behind = {values: _rows(self._llm, self._form, values) for values in {behind for _, behind in places}}
-        found: dict[_Prefix, _Tally] = {}
-        for question, values in dict.fromkeys(places):
-            rows, count = rows_behind[values]
-            found[question, values] = _Tally([replace(row, question=question) for row in rows], count)
-        open_places = list(found)
+    def _tallies(self, prefixes: Sequence[_Prefix], enough: Callable[[_Prefix, _Tally], bool]) -> dict[_Prefix, _Tally]:
+        """Up to `reads` reads after every prefix, until they are enough; all that are not form one batch."""
+        rows_after = {values: _rows(self._llm, self._form, values) for values in {values for _, values in prefixes}}
+        tallies: dict[_Prefix, _Tally] = {}
+        for question, values in dict.fromkeys(prefixes):
+            rows, count = rows_after[values]
+            tallies[question, values] = _Tally([replace(row, question=question) for row in rows], count)
+        unsure = list(tallies)
         for number in range(self._rule.reads):
-            rows = [row for place in open_places for row in found[place].rows]
+            rows = [row for prefix in unsure for row in tallies[prefix].rows]
             odds = iter(branch_logprobs(self._llm.model, self._cache, rows, (self._rule.seed + number) % 2**63))
-            for place in open_places:
-                mine = found[place]
-                mine.logprobs.append(choice_logprobs(mine.count, mine.rows, [next(odds) for _ in mine.rows]))
-                if any(map(math.isnan, mine.logprobs[-1])):
+            for prefix in unsure:
+                tally = tallies[prefix]
+                tally.logprobs.append(choice_logprobs(tally.count, tally.rows, [next(odds) for _ in tally.rows]))
+                if any(map(math.isnan, tally.logprobs[-1])):
                     raise NotFiniteError
-            open_places = [place for place in open_places if not enough(place, found[place])]
-        return found
+            unsure = [prefix for prefix in unsure if not enough(prefix, tallies[prefix])]
+        return tallies
 
-    def _judged(self, tally: _Tally, bias: Sequence[float] | None) -> list[float]:
+    def _calibrated(self, tally: _Tally, bias: Sequence[float] | None) -> list[float]:
         return calibrated(tally.mean, bias, self._rule.temperature)
 
     def _reading(self, slot: int, tally: _Tally, bias: Sequence[float] | None) -> Reading:
-        choices, judged = self._form.choices[slot], self._judged(tally, bias)
-        best = max(range(len(choices)), key=judged.__getitem__)
-        first = [max(range(len(choices)), key=calibrated(one, bias, 1.0).__getitem__) for one in tally.logprobs]
+        choices, probabilities = self._form.choices[slot], self._calibrated(tally, bias)
+        best = max(range(len(choices)), key=probabilities.__getitem__)
+        winners = [max(range(len(choices)), key=calibrated(read, bias, 1.0).__getitem__) for read in tally.logprobs]
         return Reading(
             name=self._form.names[slot],
             choice=choices[best],
-            probabilities=dict(zip(choices, judged, strict=True)),
+            probabilities=dict(zip(choices, probabilities, strict=True)),
             raw=dict(zip(choices, map(math.exp, tally.mean), strict=True)),
             reads=len(tally.logprobs),
-            agreement=first.count(best) / len(first),
+            agreement=winners.count(best) / len(winners),
         )
 
 

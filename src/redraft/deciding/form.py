@@ -105,7 +105,7 @@ class Branch:
 
 def branches(strings: Strings) -> list[Branch]:
     """All places where the strings diverge, root first; at most one fewer than there are strings."""
-    found, waiting = list[Branch](), [(tuple(range(len(strings))), 0)]
+    diverging, waiting = list[Branch](), [(tuple(range(len(strings))), 0)]
     while waiting:
         numbers, at = waiting.pop()
         if len(numbers) < 2:
@@ -116,9 +116,9 @@ def branches(strings: Strings) -> list[Branch]:
         for number in numbers:
             groups.setdefault(strings[number][at], []).append(number)
         members = tuple(map(tuple, groups.values()))
-        found.append(Branch(at, tuple(groups), members))
+        diverging.append(Branch(at, tuple(groups), members))
         waiting += [(group, at + 1) for group in reversed(members)]
-    return found
+    return diverging
 
 
 def _parse(template: str) -> tuple[list[str], list[str]]:
@@ -160,10 +160,10 @@ def _checked(name: str, choices: Sequence[str]) -> tuple[str, ...]:
 def _check_branches(strings: Sequence[tuple[int, ...]], choices: Sequence[str]) -> None:
     """A string that is the beginning of another one can never be told from it."""
     ordered = sorted(zip(strings, choices, strict=True))
-    for (first, one), (second, other) in pairwise(ordered):
+    for (first, choice), (second, longer) in pairwise(ordered):
         if second[: len(first)] == first:
             raise SettingError(
-                f"The choice {other!r} begins with {one!r} and nothing follows the slot; put text after it.",
+                f"The choice {longer!r} begins with {choice!r} and nothing follows the slot; put text after it.",
                 "choices",
             )
 

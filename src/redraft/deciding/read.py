@@ -26,15 +26,15 @@ BATCH = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One branch of one question. `question` is its row of the cache; `given` are the canvas' tokens, None is noise."""
+class BranchRow:
+    """One branch of one question: `question` is its row of the cache, `canvas` L tokens, of which None is noise."""
 
     question: int
     branch: Branch
-    given: tuple[int | None, ...]
+    canvas: tuple[int | None, ...]
 
 
-def rows_of(question: int, strings: Strings, filler: int | None) -> list[Row]:
+def rows_of(question: int, strings: Strings, filler: int | None) -> list[BranchRow]:
     """Everything that has to be read to tell the strings apart, followed by `filler`, or by noise if it is None.
 
     Raises `SettingError` if they are longer than a canvas can be.
@@ -44,10 +44,10 @@ def rows_of(question: int, strings: Strings, filler: int | None) -> list[Row]:
         raise SettingError(
             f"The answer has {length} tokens up to this choice; a canvas has at most {MAX_CANVAS}.", "choices"
         )
-    return [Row(question, branch, _given(branch, strings, length, filler)) for branch in branches(strings)]
+    return [BranchRow(question, branch, _agreed(branch, strings, length, filler)) for branch in branches(strings)]
 
 
-def _given(branch: Branch, strings: Strings, length: int, filler: int | None) -> tuple[int | None, ...]:
+def _agreed(branch: Branch, strings: Strings, length: int, filler: int | None) -> tuple[int | None, ...]:
     """What all choices of a branch agree on; after strings of different lengths nothing is known."""
     passing = [strings[number] for number in branch.choices]
     if len({len(ids) for ids in passing}) > 1:
@@ -57,11 +57,11 @@ def _given(branch: Branch, strings: Strings, length: int, filler: int | None) ->
 
 
 @torch.inference_mode()
-def branch_logprobs(model: Model, cache: KVCache, rows: Sequence[Row], seed: int) -> list[list[float]]:
+def branch_logprobs(model: Model, cache: KVCache, rows: Sequence[BranchRow], seed: int) -> list[list[float]]:
     """log p of each of a branch's tokens, normalised over them, in nats, for every row; `seed` chooses the noise."""
     odds: list[list[float]] = []
     for batch in _batches(rows):
-        canvas = torch.stack([_canvas(model, row.given, seed) for row in batch])  # [R,L]
+        canvas = torch.stack([_canvas(model, row.canvas, seed) for row in batch])  # [R,L]
         hidden = model.denoise(canvas, cache.select([row.question for row in batch]))  # [R,L,D]
         at = torch.tensor([row.branch.at for row in batch], device=model.device)
         logits = model.logits(hidden[torch.arange(len(batch), device=model.device), at])  # [R,V]
@@ -72,26 +72,26 @@ def branch_logprobs(model: Model, cache: KVCache, rows: Sequence[Row], seed: int
     return odds
 
 
-def _batches(rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
+def _batches(rows: Sequence[BranchRow]) -> Iterator[Sequence[BranchRow]]:
     """Runs of rows with equal canvas lengths."""
     start = 0
     while start < len(rows):
         end = start + 1
-        while end < min(len(rows), start + BATCH) and len(rows[end].given) == len(rows[start].given):
+        while end < min(len(rows), start + BATCH) and len(rows[end].canvas) == len(rows[start].canvas):
             end += 1
         yield rows[start:end]
         start = end
 
 
-def _canvas(model: Model, given: tuple[int | None, ...], seed: int) -> Tensor:
+def _canvas(model: Model, tokens: tuple[int | None, ...], seed: int) -> Tensor:
     """The canvas [L]: given tokens, and noise that depends on nothing but the seed."""
     seeds = torch.tensor([seed], device=model.device)
-    noise = draw(seeds, 0, 0, len(given), model.config.vocab_size, "initial").tokens[0]
-    known = torch.tensor([token is not None for token in given], device=model.device)
-    return torch.where(known, torch.tensor([token or 0 for token in given], device=model.device), noise)
+    noise = draw(seeds, 0, 0, len(tokens), model.config.vocab_size, "initial").tokens[0]
+    given = torch.tensor([token is not None for token in tokens], device=model.device)
+    return torch.where(given, torch.tensor([token or 0 for token in tokens], device=model.device), noise)
 
 
-def choice_logprobs(count: int, rows: Sequence[Row], odds: Sequence[Sequence[float]]) -> list[float]:
+def choice_logprobs(count: int, rows: Sequence[BranchRow], odds: Sequence[Sequence[float]]) -> list[float]:
     """log p of each of `count` choices: the sum along its path through the branches."""
     total = [0.0] * count
     for row, logprobs in zip(rows, odds, strict=True):
