@@ -15,7 +15,7 @@ from typing import Any
 from redraft.bench.quantile import quantile
 from redraft.bench.simulation import Load, Simulated, simulate
 from redraft.bench.step_counts import NAMES, draw_steps
-from redraft.engine.policy import POLICIES
+from redraft.engine.policy import POLICIES, PolicyName
 from redraft.engine.request import Finished, Request
 from redraft.engine.scheduler import ForwardPlan
 from redraft.engine.settings import EngineSettings
@@ -61,7 +61,7 @@ class Row:
     occupancy              canvases denoised per forward
     """
 
-    policy: str
+    policy: PolicyName
     steps: str
     cost: str
     load: float | None
@@ -91,7 +91,9 @@ def simulate_all(
     rows = []
     for cost in costs:
         for name in names:
-            at_once = {policy: _run(policy, _loads(name, requests, None), cost, slots) for policy in POLICIES}
+            at_once: dict[PolicyName, Simulated] = {
+                policy: _run(policy, _loads(name, requests, None), cost, slots) for policy in POLICIES
+            }
             rows += [_row(policy, name, cost, None, done) for policy, done in at_once.items()]
             most = requests / at_once["mixed"].seconds
             for load in LOADS:
@@ -112,7 +114,7 @@ def _loads(name: str, count: int, rate: float | None) -> list[Load]:
     return loads
 
 
-def _run(policy: str, loads: Sequence[Load], cost: CostModel, slots: int) -> Simulated:
+def _run(policy: PolicyName, loads: Sequence[Load], cost: CostModel, slots: int) -> Simulated:
     limits = Limits(
         slots=slots, full_pages=64 * slots, sliding_pages=16 * slots, window=1024, context=262_144, 
         canvas=256, forward=8192,
@@ -121,7 +123,7 @@ def _run(policy: str, loads: Sequence[Load], cost: CostModel, slots: int) -> Sim
     return simulate(loads, limits, settings, cost.seconds)
 
 
-def _row(policy: str, name: str, cost: CostModel, load: float | None, done: Simulated) -> Row:
+def _row(policy: PolicyName, name: str, cost: CostModel, load: float | None, done: Simulated) -> Row:
     return Row(
         policy=policy,
         steps=name,
@@ -165,7 +167,7 @@ class Measured:
         }
 
 
-def measure(llm: LLM, policy: str, *, requests: int, slots: int, max_tokens: int) -> Measured:
+def measure(llm: LLM, policy: PolicyName, *, requests: int, slots: int, max_tokens: int) -> Measured:
     """Answer `requests` everyday questions at once on a fresh engine."""
     engine = llm.new_engine(EngineSettings(slots=slots, policy=policy, max_waiting=requests, prefix_cache=False))
     asked = [_question(llm, i, max_tokens) for i in range(requests)]

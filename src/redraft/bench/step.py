@@ -30,6 +30,7 @@ from redraft.engine.build import kv_dtype
 from redraft.engine.graph_buffers import StepBuffers
 from redraft.engine.graph_runner import BUCKETS, GraphRunner
 from redraft.engine.graph_step import new_slots, sample
+from redraft.engine.settings import KvCacheDtype
 from redraft.engine.work import Denoise, Encode, Limits
 from redraft.errors import SettingError
 from redraft.kernels.switches import Operation, watching
@@ -77,7 +78,7 @@ class StepCase:
     context: int
     steps: int = 16
     repeats: int = 5
-    kv_cache_dtype: str = "auto"
+    kv_cache_dtype: KvCacheDtype = "auto"
     certain: bool = False
 
 

@@ -68,7 +68,7 @@ def step(
     if certain and not random_weights:
         raise SettingError("--certain changes a random model's weights; give --random-weights too.")
     batches, contexts = whole_numbers("batch", batch), whole_numbers("context", context)
-    EngineSettings(kv_cache_dtype=kv_cache_dtype)  # validates the name
+    EngineSettings(kv_cache_dtype=kv_cache_dtype)  # type: ignore[arg-type]  # it checks the name
     chosen = cases(batches, contexts, steps=steps, repeats=repeats, kv_cache_dtype=kv_cache_dtype, certain=certain)
     command, records = command_line(), []
     constraints = {} if tokenizer is None else _constraints(tokenizer, model)
@@ -184,8 +184,12 @@ def _packed_model(
 
     if not random and model in PRESETS and model != "tiny":
         raise SettingError(f"{model} is a shape without weights; add --random-weights or name a folder.")
-    settings = WeightSettings(
-        device=device, gpus=gpus, dtype="bfloat16", quantization=quantization, vocabulary_dtype=vocabulary_dtype
+    settings = WeightSettings(  # it checks the names
+        device=device,
+        gpus=gpus,
+        dtype="bfloat16",
+        quantization=quantization,  # type: ignore[arg-type]
+        vocabulary_dtype=vocabulary_dtype,  # type: ignore[arg-type]
     )
     return random_model(model, settings) if random else load_packed(Checkpoint(resolve_folder(model)), settings)
 

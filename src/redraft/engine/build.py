@@ -16,7 +16,7 @@ from redraft.engine.adapters import RunnerByAdapter
 from redraft.engine.graph_runner import BUCKETS, GraphRunner, most_segments
 from redraft.engine.graph_step import working_bytes
 from redraft.engine.runner import EagerRunner
-from redraft.engine.settings import EngineSettings
+from redraft.engine.settings import EngineSettings, KvCacheDtype
 from redraft.engine.work import Limits, Runner
 from redraft.errors import SettingError
 from redraft.model import Model, Transformer
@@ -68,7 +68,7 @@ def _prompt_tokens(model: PackedTransformer, settings: EngineSettings) -> int:
     return max(alone, pages_for(settings.prompt_tokens) * PAGE)
 
 
-def kv_dtype(model: Model, name: str) -> torch.dtype:
+def kv_dtype(model: Model, name: KvCacheDtype) -> torch.dtype:
     """The dtype of pages, from its name in the settings. Raises `SettingError` for FP8 on a GPU that lacks it."""
     if name == "auto":
         return model.dtype

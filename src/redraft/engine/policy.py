@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +52,11 @@ class StepHomogeneous:
     def choose(self, ready: Sequence[Ready]) -> list[Ready]:
         """The members of one step, the longest waiting first."""
         groups: dict[int, list[Ready]] = {}
-        for one in ready:
-            groups.setdefault(one.step, []).append(one)
+        for request in ready:
+            groups.setdefault(request.step, []).append(request)
         if not groups:
             return []
-        chosen = max(groups.values(), key=lambda group: (sum(one.waited + 1 for one in group), -group[0].step))
+        chosen = max(groups.values(), key=lambda group: (sum(request.waited + 1 for request in group), -group[0].step))
         return sorted(chosen, key=_longest_waiting_first)
 
 
@@ -68,18 +68,19 @@ class RunToCompletion:
 
     def choose(self, ready: Sequence[Ready]) -> list[Ready]:
         """The members of the running cohort that are still on their canvas, or a new cohort of all."""
-        going_on = [one for one in ready if self._cohort.get(one.order) == one.canvas_index]
+        going_on = [request for request in ready if self._cohort.get(request.order) == request.canvas_index]
         if not going_on:
             going_on = list(ready)
-            self._cohort = {one.order: one.canvas_index for one in going_on}
+            self._cohort = {request.order: request.canvas_index for request in going_on}
         return sorted(going_on, key=_longest_waiting_first)
 
 
-def _longest_waiting_first(one: Ready) -> tuple[int, int]:
-    return -one.waited, one.order
+def _longest_waiting_first(request: Ready) -> tuple[int, int]:
+    return -request.waited, request.order
 
 
-POLICIES: dict[str, type[Policy]] = {
+PolicyName = Literal["mixed", "step-homogeneous", "run-to-completion"]
+POLICIES: dict[PolicyName, type[Policy]] = {
     "mixed": Mixed,
     "step-homogeneous": StepHomogeneous,
     "run-to-completion": RunToCompletion,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from redraft.checks import MAX_NUMBER, plain, require_at_most, require_type
-from redraft.engine.policy import POLICIES
+from redraft.engine.policy import POLICIES, PolicyName
 from redraft.errors import SettingError, one_of
 
 KvCacheDtype = Literal["auto", "fp8"]
@@ -29,8 +29,8 @@ class EngineSettings:
 
     slots: int = 16
     memory_gb: float | None = None
-    kv_cache_dtype: str = "auto"
-    policy: str = "mixed"
+    kv_cache_dtype: KvCacheDtype = "auto"
+    policy: PolicyName = "mixed"
     prefix_cache: bool = True
     max_waiting: int = 256
     prompt_tokens: int = 1024

@@ -8,8 +8,8 @@ from typing import Literal, get_args
 import torch
 
 from redraft.errors import SettingError, one_of
-from redraft.model.placement import resolve_devices, resolve_dtype
-from redraft.model.quantize import check_format
+from redraft.model.placement import Dtype, resolve_devices, resolve_dtype
+from redraft.model.quantize import Quantization, check_format
 
 VocabularyDtype = Literal["auto", "model", "fp8"]
 VOCABULARIES: tuple[VocabularyDtype, ...] = get_args(VocabularyDtype)
@@ -25,9 +25,9 @@ class WeightSettings:
 
     device: str | torch.device = "auto"
     gpus: int = 1
-    dtype: str | torch.dtype = "auto"
-    quantization: str | None = None
-    vocabulary_dtype: str = "auto"
+    dtype: Dtype | torch.dtype = "auto"
+    quantization: Quantization | None = None
+    vocabulary_dtype: VocabularyDtype = "auto"
     devices: tuple[torch.device, ...] = field(init=False)
 
     def __post_init__(self) -> None:
