@@ -54,14 +54,14 @@ def test_in_the_open_loop_requests_are_due_at_their_time_however_late_they_start
         nonlocal now
         now += seconds + (seconds > 0)
 
-    def ask(self: load.Runner, number: int, job: load.Job, since: float) -> load.Sample:
+    def ask(self: load.LoadGenerator, number: int, job: load.ChatQuestion, since: float) -> load.TimedAnswer:
         due.append(since)
-        return load.Sample(first=0, whole=0, tokens=1, steps=1, canvases=1, forwards=1)
+        return load.TimedAnswer(first=0, whole=0, tokens=1, steps=1, canvases=1, forwards=1)
 
     monkeypatch.setattr(load, "time", SimpleNamespace(perf_counter=lambda: now, sleep=sleep))
-    monkeypatch.setattr(load.Runner, "_ask", ask)
+    monkeypatch.setattr(load.LoadGenerator, "_ask", ask)
     idle = SimpleNamespace(busy_seconds=lambda: 0.0)
-    runner = load.Runner(idle, "", [load.Job("", 1)] * 20, {})  # type: ignore[arg-type]
+    runner = load.LoadGenerator(idle, "", [load.ChatQuestion("", 1)] * 20, {})  # type: ignore[arg-type]
     level, luck = runner.open(5, lambda: None), random.Random(0)
     gaps = [luck.expovariate(5) for _ in range(20)]
     assert sorted(due) == pytest.approx([100 + end for end in accumulate(gaps)])
@@ -73,8 +73,8 @@ def test_a_level_sums_up_what_its_clients_saw() -> None:
     for first, whole, tokens, steps, canvases, forwards in (
         (0.5, 0.6, 100, 12, 2, 14), (1.0, 3.0, 60, 8, 1, 9), (1.1, 2.0, 40, 10, 2, 11),
     ):  # fmt: skip
-        level.samples.append(load.Sample(first=first, whole=whole, tokens=tokens, steps=steps, canvases=canvases,
-                                         forwards=forwards))  # fmt: skip
+        level.answers.append(load.TimedAnswer(first=first, whole=whole, tokens=tokens, steps=steps, canvases=canvases,
+                                              forwards=forwards))  # fmt: skip
     assert level.to_dict(target=1.0) == {
         "mode": "closed", "load": 2, "requests": 4, "failed": 1, "seconds": 4.0, "first_canvas_p50": 1.0,
         "first_canvas_p95": 1.1, "answer_p50": 2.0, "answer_p95": 3.0, "goodput": 0.5, "tokens_per_second": 50.0,
@@ -112,9 +112,9 @@ def test_the_first_canvas_is_the_first_text_and_both_times_count_from_when_it_wa
             yield {"choices": [chunk]}
 
     monkeypatch.setattr(load, "time", SimpleNamespace(perf_counter=lambda: now))
-    runner = load.Runner(SimpleNamespace(stream=stream), "m", [], {"steps": 3})  # type: ignore[arg-type]
-    sample = runner._ask(5, load.Job("Hi", 9), due=99.0)
-    assert sample == load.Sample(first=3.0, whole=5.0, tokens=7, steps=5, canvases=2, forwards=6)
+    runner = load.LoadGenerator(SimpleNamespace(stream=stream), "m", [], {"steps": 3})  # type: ignore[arg-type]
+    sample = runner._ask(5, load.ChatQuestion("Hi", 9), due=99.0)
+    assert sample == load.TimedAnswer(first=3.0, whole=5.0, tokens=7, steps=5, canvases=2, forwards=6)
     expected = {"model": "m", "stream": True, "max_tokens": 9, "seed": 5, "steps": 3}
     assert asked == [expected | {"messages": [{"role": "user", "content": "Hi"}]}]
 

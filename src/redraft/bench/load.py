@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from redraft.bench.quantile import quantile
@@ -29,7 +29,7 @@ DEFAULT_LENGTHS = ((32, 32), (32, 128), (128, 64), (256, 128), (512, 64))
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class ChatQuestion:
     """One request: a prompt of real text, and how long its answer may be."""
 
     prompt: str
@@ -37,8 +37,8 @@ class Job:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Sample:
-    """One answer as its client saw it; times in seconds since it was due."""
+class TimedAnswer:
+    """One answer as its client saw it: seconds since it was due until its `first` canvas, and until it was `whole`."""
 
     first: float
     whole: float
@@ -52,31 +52,31 @@ class Sample:
 class Level:
     """The results of one load. `load` is the number of clients, or requests per second in the open loop."""
 
-    mode: str
+    mode: Literal["closed", "open"]
     load: float
     seconds: float = 0.0
     busy_seconds: float = 0.0
     failed: int = 0
-    samples: list[Sample] = field(default_factory=list)
+    answers: list[TimedAnswer] = field(default_factory=list)
 
     def to_dict(self, target: float) -> dict[str, Any]:
         """JSON-ready. Goodput counts answers whose first canvas came within `target` seconds."""
-        tokens = sum(s.tokens for s in self.samples)
-        canvases, forwards = sum(s.canvases for s in self.samples), sum(s.forwards for s in self.samples)
-        good = sum(s.first <= target for s in self.samples)
+        tokens = sum(a.tokens for a in self.answers)
+        canvases, forwards = sum(a.canvases for a in self.answers), sum(a.forwards for a in self.answers)
+        good = sum(a.first <= target for a in self.answers)
         return {
             "mode": self.mode,
             "load": self.load,
-            "requests": len(self.samples) + self.failed,
+            "requests": len(self.answers) + self.failed,
             "failed": self.failed,
             "seconds": round(self.seconds, 3),
-            "first_canvas_p50": round(quantile([s.first for s in self.samples], 0.5), 4),
-            "first_canvas_p95": round(quantile([s.first for s in self.samples], 0.95), 4),
-            "answer_p50": round(quantile([s.whole for s in self.samples], 0.5), 4),
-            "answer_p95": round(quantile([s.whole for s in self.samples], 0.95), 4),
+            "first_canvas_p50": round(quantile([a.first for a in self.answers], 0.5), 4),
+            "first_canvas_p95": round(quantile([a.first for a in self.answers], 0.95), 4),
+            "answer_p50": round(quantile([a.whole for a in self.answers], 0.5), 4),
+            "answer_p95": round(quantile([a.whole for a in self.answers], 0.95), 4),
             "goodput": round(good / self.seconds, 3),
             "tokens_per_second": round(tokens / self.seconds, 2),
-            "steps_per_canvas": round(sum(s.steps for s in self.samples) / max(canvases, 1), 2),
+            "steps_per_canvas": round(sum(a.steps for a in self.answers) / max(canvases, 1), 2),
             "tokens_per_forward": round(tokens / max(forwards, 1), 2),
             "model_busy": round(self.busy_seconds / self.seconds, 4),
         }
@@ -171,53 +171,53 @@ def _host_and_port(url: str) -> tuple[str, int]:
     return host, port
 
 
-def make_jobs(target: Target, lengths: Sequence[tuple[int, int]], text: str, count: int) -> list[Job]:
+def make_questions(target: Target, lengths: Sequence[tuple[int, int]], text: str, count: int) -> list[ChatQuestion]:
     """Requests of these lengths in turn, each with a different piece of `text` as far as it goes."""
     ids: list[int] = target.post("/tokenize", {"text": text})["tokens"]
     wanted = [lengths[i % len(lengths)] for i in range(count)]
     starts = [(997 * i) % max(len(ids) - size, 1) for i, (size, _) in enumerate(wanted)]
     pieces = [ids[start : start + size] for start, (size, _) in zip(starts, wanted, strict=True)]
     texts = target.post("/detokenize", {"tokens": pieces})["text"]
-    return [Job(piece, answer) for piece, (_, answer) in zip(texts, wanted, strict=True)]
+    return [ChatQuestion(piece, answer) for piece, (_, answer) in zip(texts, wanted, strict=True)]
 
 
-class Runner:
+class LoadGenerator:
     """Runs levels of load against one target."""
 
-    def __init__(self, target: Target, model: str, jobs: Sequence[Job], settings: dict[str, Any]) -> None:
-        self._target, self._model, self._jobs, self._settings = target, model, jobs, settings
+    def __init__(self, target: Target, model: str, questions: Sequence[ChatQuestion], settings: dict[str, Any]) -> None:
+        self._target, self._model, self._questions, self._settings = target, model, questions, settings
 
     def closed(self, clients: int, progress: Callable[[], None]) -> Level:
-        """All jobs, `clients` at a time."""
-        level, lock, left = Level(mode="closed", load=clients), threading.Lock(), iter(list(enumerate(self._jobs)))
+        """All questions, `clients` at a time."""
+        level, lock, left = Level(mode="closed", load=clients), threading.Lock(), iter(list(enumerate(self._questions)))
 
         def work() -> None:
             while True:
                 with lock:
-                    number, job = next(left, (0, None))
-                if job is None:
+                    number, question = next(left, (0, None))
+                if question is None:
                     return
-                self._one(level, lock, number, job, time.perf_counter())
+                self._record(level, lock, number, question, time.perf_counter())
                 progress()
 
         threads = [threading.Thread(target=work) for _ in range(clients)]
         return self._timed(level, threads, lambda: [thread.start() for thread in threads])
 
     def open(self, rate: float, progress: Callable[[], None]) -> Level:
-        """All jobs, at random times, `rate` per second on average."""
+        """All questions, at random times, `rate` per second on average."""
         level, lock, moments = Level(mode="open", load=rate), threading.Lock(), random.Random(0)
         threads: list[threading.Thread] = []
 
-        def work(number: int, job: Job, due: float) -> None:
-            self._one(level, lock, number, job, due)
+        def work(number: int, question: ChatQuestion, due: float) -> None:
+            self._record(level, lock, number, question, due)
             progress()
 
         def start() -> None:
             due = time.perf_counter()
-            for number, job in enumerate(self._jobs):
+            for number, question in enumerate(self._questions):
                 due += moments.expovariate(rate)
                 time.sleep(max(0.0, due - time.perf_counter()))  # one that comes late delays no other
-                threads.append(threading.Thread(target=work, args=(number, job, due)))
+                threads.append(threading.Thread(target=work, args=(number, question, due)))
                 threads[-1].start()
 
         return self._timed(level, threads, start)
@@ -231,21 +231,21 @@ class Runner:
         level.busy_seconds = self._target.busy_seconds() - busy
         return level
 
-    def _one(self, level: Level, lock: threading.Lock, number: int, job: Job, due: float) -> None:
+    def _record(self, level: Level, lock: threading.Lock, number: int, question: ChatQuestion, due: float) -> None:
         try:
-            sample = self._ask(number, job, due)
+            answer = self._ask(number, question, due)
         except (OSError, http.client.HTTPException, ValueError, KeyError):
-            sample = None
+            answer = None
         with lock:
-            if sample is None:
+            if answer is None:
                 level.failed += 1
             else:
-                level.samples.append(sample)
+                level.answers.append(answer)
 
-    def _ask(self, number: int, job: Job, due: float) -> Sample:
+    def _ask(self, number: int, question: ChatQuestion, due: float) -> TimedAnswer:
         first, stats = None, None
-        body = {"model": self._model, "messages": [{"role": "user", "content": job.prompt}], "stream": True,
-                "max_tokens": job.max_tokens, "seed": number} | self._settings  # fmt: skip
+        body = {"model": self._model, "messages": [{"role": "user", "content": question.prompt}], "stream": True,
+                "max_tokens": question.max_tokens, "seed": number} | self._settings  # fmt: skip
         for chunk in self._target.stream(body):
             choice = chunk["choices"][0]
             if first is None and (choice["delta"].get("content") or choice["finish_reason"]):
@@ -253,5 +253,11 @@ class Runner:
             stats = (choice.get("redraft") or {}).get("stats", stats)
         if first is None or stats is None:
             raise ValueError("the stream ended early")
-        return Sample(first=first, whole=time.perf_counter() - due, tokens=stats["tokens"], steps=sum(stats["steps"]),
-                      canvases=stats["canvases"], forwards=stats["forwards"])  # fmt: skip
+        return TimedAnswer(
+            first=first,
+            whole=time.perf_counter() - due,
+            tokens=stats["tokens"],
+            steps=sum(stats["steps"]),
+            canvases=stats["canvases"],
+            forwards=stats["forwards"],
+        )

@@ -43,7 +43,7 @@ def serve(
     from rich.console import Console
     from rich.progress import Progress
 
-    from redraft.bench.load import Runner, Target, make_jobs, read_lengths
+    from redraft.bench.load import LoadGenerator, Target, make_questions, read_lengths
 
     clients, speeds = _numbers("concurrency", concurrency), _numbers("rates", rates)
     at_least(1, requests=requests)
@@ -59,11 +59,12 @@ def serve(
     with _server(url, model) as address, Progress(console=console, disable=not console.is_terminal) as bar:
         server = Target(address, key=key)
         name = server.model()
-        runner = Runner(server, name, make_jobs(server, pairs, _text(), requests), settings)
+        generator = LoadGenerator(server, name, make_questions(server, pairs, _text(), requests), settings)
         task = bar.add_task("asking", total=requests * (len(clients) + len(speeds)))
-        Runner(server, name, make_jobs(server, pairs[:1], _text(), 2), settings).closed(1, lambda: None)  # warm up
-        levels += [runner.closed(int(count), lambda: bar.advance(task)) for count in clients]
-        levels += [runner.open(rate, lambda: bar.advance(task)) for rate in speeds]
+        warm_up = make_questions(server, pairs[:1], _text(), 2)
+        LoadGenerator(server, name, warm_up, settings).closed(1, lambda: None)
+        levels += [generator.closed(int(count), lambda: bar.advance(task)) for count in clients]
+        levels += [generator.open(rate, lambda: bar.advance(task)) for rate in speeds]
     rows = [level.to_dict(target) for level in levels]
     if not json:
         _print(name, rows, target)
