@@ -149,8 +149,8 @@ def test_tensorboard_on_a_full_disk_fails_without_a_traceback_of_a_thread(tmp_pa
     lines = """
 import resource, sys
 from pathlib import Path
-from redraft.train.progress import Board
-board = Board(Path(sys.argv[1]), 0)
+from redraft.train.progress import TensorBoardLog
+board = TensorBoardLog(Path(sys.argv[1]), 0)
 resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
 try:
     for step in range(1, 40):

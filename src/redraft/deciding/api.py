@@ -13,7 +13,7 @@ from inspect import signature
 from typing import Any, overload
 
 from redraft.checks import MAX_NUMBER, check_names, plain
-from redraft.deciding.asking import ChatModel, Question, Tools, content_free, read_question, split_questions
+from redraft.deciding.asking import DecidingLLM, Question, Tools, content_free, read_question, split_questions
 from redraft.deciding.calibration import calibrated
 from redraft.deciding.form import Form
 from redraft.deciding.read import BranchRow, branch_logprobs, choice_logprobs, rows_of
@@ -57,12 +57,12 @@ class Rule:
 
 @overload
 def decide(  # type: ignore[overload-overlap]  # a str is a sequence of str as well, but one question
-    llm: ChatModel, question: Question, choices: Choices, **settings: Any
+    llm: DecidingLLM, question: Question, choices: Choices, **settings: Any
 ) -> Decision: ...
 @overload
-def decide(llm: ChatModel, question: Sequence[Question], choices: Choices, **settings: Any) -> list[Decision]: ...
+def decide(llm: DecidingLLM, question: Sequence[Question], choices: Choices, **settings: Any) -> list[Decision]: ...
 def decide(
-    llm: ChatModel,
+    llm: DecidingLLM,
     question: Question | Sequence[Question],
     choices: Choices,
     *,
@@ -102,7 +102,7 @@ def decide(
     return decisions if several else decisions[0]
 
 
-def _decide(llm: ChatModel, form: Form, prompts: list[EncodedPrompt], count: int, rule: Rule) -> list[Decision]:
+def _decide(llm: DecidingLLM, form: Form, prompts: list[EncodedPrompt], count: int, rule: Rule) -> list[Decision]:
     """Decisions on the first `count` prompts; the others, if any, are the same questions without content."""
     model, longest = llm.model, max(map(len, prompts))
     _check_room(llm, form, longest)
@@ -115,7 +115,7 @@ def _decide(llm: ChatModel, form: Form, prompts: list[EncodedPrompt], count: int
     return decisions
 
 
-def _check_room(llm: ChatModel, form: Form, longest: int) -> None:
+def _check_room(llm: DecidingLLM, form: Form, longest: int) -> None:
     """If the answer fits after the longest choices of the earlier slots, it fits after all."""
     context = llm.model.config.max_position_embeddings
     values: list[str] = []
@@ -128,7 +128,7 @@ def _check_room(llm: ChatModel, form: Form, longest: int) -> None:
         values.append(max(choices, key=lambda choice: len(llm.tokenizer.encode(choice, special=False))))
 
 
-def _rows(llm: ChatModel, form: Form, values: tuple[str, ...]) -> tuple[list[BranchRow], int]:
+def _rows(llm: DecidingLLM, form: Form, values: tuple[str, ...]) -> tuple[list[BranchRow], int]:
     """What to read for the slot after `values` of the first question, and how many choices there are."""
     strings = form.strings(llm.tokenizer, values)
     last = form.ends and len(values) == len(form.names) - 1
@@ -136,7 +136,7 @@ def _rows(llm: ChatModel, form: Form, values: tuple[str, ...]) -> tuple[list[Bra
 
 
 def _decide_together(
-    llm: ChatModel, form: Form, questions: Sequence[EncodedPrompt], bare: Sequence[EncodedPrompt], rule: Rule
+    llm: DecidingLLM, form: Form, questions: Sequence[EncodedPrompt], bare: Sequence[EncodedPrompt], rule: Rule
 ) -> list[Decision]:
     """Decisions on questions whose keys and values are held together; `bare` are the same without content, or empty."""
     row_of = {prompt: row for row, prompt in enumerate(dict.fromkeys([*questions, *bare]))}
@@ -196,7 +196,7 @@ class _Tally:
 class _SlotReader:
     """Holds the encoded prompts and reads slots from them."""
 
-    def __init__(self, llm: ChatModel, form: Form, prompts: list[EncodedPrompt], rule: Rule) -> None:
+    def __init__(self, llm: DecidingLLM, form: Form, prompts: list[EncodedPrompt], rule: Rule) -> None:
         self._llm, self._form, self._rule = llm, form, rule
         self._cache = llm.model.new_cache(len(prompts), max(map(len, prompts)))
         ids, images = [prompt.ids for prompt in prompts], [prompt.images for prompt in prompts]

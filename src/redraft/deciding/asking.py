@@ -16,7 +16,7 @@ Tools = Sequence[Mapping[str, Any]] | None
 Question = str | Sequence[Mapping[str, Any]] | Sequence[int]
 
 
-class ChatModel(Protocol):
+class DecidingLLM(Protocol):
     """The part of `redraft.llm.LLM` that deciding needs."""
 
     @property
@@ -38,7 +38,7 @@ def split_questions(question: Question | Sequence[Question]) -> tuple[list[Quest
     return (list(question), True) if several else ([question], False)  # type: ignore[list-item, return-value]
 
 
-def read_question(llm: ChatModel, question: Question, form: Form, tools: Tools) -> EncodedPrompt:
+def read_question(llm: DecidingLLM, question: Question, form: Form, tools: Tools) -> EncodedPrompt:
     """The question as the model reads it. A `str` gets the choices; messages and ids are used as they are."""
     if isinstance(question, str):
         if not question.strip():

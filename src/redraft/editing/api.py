@@ -20,7 +20,7 @@ from typing import Any
 from redraft.checks import plain
 from redraft.diffusion.prefill import prefill
 from redraft.editing.drafts import draft_probabilities, drafts_of, keeping, mending
-from redraft.editing.reading import SHOWN, ChatModel, as_read, context_ids
+from redraft.editing.reading import SHOWN, EditingLLM, as_read, context_ids
 from redraft.editing.result import EditResult
 from redraft.editing.spans import Span, check_span, check_text, cut
 from redraft.engine.request import TokenConfidence
@@ -54,7 +54,7 @@ SLIP = 3.0
 
 
 def edit(
-    llm: ChatModel,
+    llm: EditingLLM,
     text: str,
     span: Span,
     instruction: str | None = None,
@@ -103,7 +103,7 @@ def edit(
 class Editor:
     """Edits spans as one call of `edit` asks. Raises `SettingError` for what cannot be honoured."""
 
-    llm: ChatModel
+    llm: EditingLLM
     instruction: str | None
     settings: GenerationSettings
     constraints: dict[str, Any]
@@ -114,7 +114,7 @@ class Editor:
     @classmethod
     def of(
         cls,
-        llm: ChatModel,
+        llm: EditingLLM,
         instruction: str | None,
         *,
         strength: float = 0.0,

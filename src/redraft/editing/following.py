@@ -23,7 +23,7 @@ from redraft.checks import plain
 from redraft.diffusion.prefill import prefill
 from redraft.editing.api import Editor, edit
 from redraft.editing.drafts import draft_probabilities
-from redraft.editing.reading import ChatModel, as_read
+from redraft.editing.reading import EditingLLM, as_read
 from redraft.editing.result import EditResult
 from redraft.editing.spans import (
     Span,
@@ -81,7 +81,7 @@ class NextEdit:
 
 
 def next_edit(
-    llm: ChatModel, text: str, cursor: int, recent_edits: Sequence[RecentEdit], **given: Any
+    llm: EditingLLM, text: str, cursor: int, recent_edits: Sequence[RecentEdit], **given: Any
 ) -> NextEdit | None:
     """The edit that most likely comes next, or None.
 
@@ -170,7 +170,7 @@ def _in_word(char: str) -> bool:
     return char == "_" or unicodedata.category(char)[0] in "LMN"
 
 
-def _repeat(llm: ChatModel, text: str, cursor: int, pairs: Sequence[tuple[str, str]]) -> tuple[NextEdit | None, int]:
+def _repeat(llm: EditingLLM, text: str, cursor: int, pairs: Sequence[tuple[str, str]]) -> tuple[NextEdit | None, int]:
     """The latest replacement that is due once more, at the likeliest of its places; and how many passes that took."""
     passes = 0
     for before, after in dict.fromkeys(core(old, new) for old, new in reversed(pairs)):
@@ -216,7 +216,7 @@ def _inside(span: Span, others: list[Span]) -> bool:
     return before > 0 and span[1] <= others[before - 1][1]
 
 
-def _gain(llm: ChatModel, text: str, span: Span, after: str) -> float:
+def _gain(llm: EditingLLM, text: str, span: Span, after: str) -> float:
     """By how many nats the text is likelier with `after` in place of the span, followed by the same text.
 
     Takes three passes, or none if there is no room; then it is minus infinity.
@@ -238,7 +238,7 @@ def _gain(llm: ChatModel, text: str, span: Span, after: str) -> float:
 
 
 def _doubt(
-    llm: ChatModel, text: str, cursor: int, pairs: Sequence[tuple[str, str]], given: Mapping[str, Any]
+    llm: EditingLLM, text: str, cursor: int, pairs: Sequence[tuple[str, str]], given: Mapping[str, Any]
 ) -> NextEdit | None:
     """The most doubtful line around the cursor, edited; None if no line is doubtful, or editing changes nothing.
 
@@ -255,7 +255,7 @@ def _doubt(
     return NextEdit(edit=result, reason="doubt", confidence=doubts[span])
 
 
-def _asked_for(llm: ChatModel, pairs: Sequence[tuple[str, str]]) -> str | None:
+def _asked_for(llm: EditingLLM, pairs: Sequence[tuple[str, str]]) -> str | None:
     """The instruction that names recent edits, as many of the latest as there is room for; None if there are none."""
     room = llm.model.config.max_position_embeddings // EDITS_DIVISOR
     done = ""
@@ -266,7 +266,7 @@ def _asked_for(llm: ChatModel, pairs: Sequence[tuple[str, str]]) -> str | None:
     return f"These edits were just made:{done}\nMake the next one." if done else None
 
 
-def line_doubts(llm: ChatModel, text: str, cursor: int) -> dict[Span, float]:
+def line_doubts(llm: EditingLLM, text: str, cursor: int) -> dict[Span, float]:
     """How much the model doubts each line around the cursor: 1 minus the probability of its least probable token."""
     line = line_of(text, cursor)
     numbers = range(max(1, line - LINES), min(count_lines(text), line + LINES) + 1)
@@ -278,7 +278,7 @@ def line_doubts(llm: ChatModel, text: str, cursor: int) -> dict[Span, float]:
     return found
 
 
-def _certainties(llm: ChatModel, text: str, span: Span) -> list[float]:
+def _certainties(llm: EditingLLM, text: str, span: Span) -> list[float]:
     """How probable each token of a line is, given both sides; nothing for a line that is too long for a canvas."""
     model, tokenizer = llm.model, llm.tokenizer
     text, span = as_read(text, span)

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from redraft.editing.spans import Span
 from redraft.errors import PromptError, SettingError
-from redraft.filling.api import LoadedModel
+from redraft.filling.api import FillingLLM
 from redraft.text.edit_request import edit_request
 from redraft.text.line_ends import with_newlines
 
@@ -24,14 +24,14 @@ def as_read(text: str, span: Span) -> tuple[str, Span]:
     return whole if whole.endswith("\n") else whole + "\n", (len(before), len(before) + len(old))
 
 
-class ChatModel(LoadedModel, Protocol):
+class EditingLLM(FillingLLM, Protocol):
     """The part of `redraft.llm.LLM` that editing needs."""
 
     def encode_chat(self, messages: Sequence[Mapping[str, Any]]) -> list[int]: ...
 
 
 def context_ids(
-    llm: ChatModel, instruction: str | None, text: str, span: Span, before: Sequence[int], room: int
+    llm: EditingLLM, instruction: str | None, text: str, span: Span, before: Sequence[int], room: int
 ) -> list[int]:
     """Token ids up to the span, ending with `before`, the tokens just before it; they leave `room` in the context.
 
@@ -46,7 +46,7 @@ def context_ids(
     return [llm.tokenizer.bos_id, *(before[-most:] if most else ())]
 
 
-def _request(llm: ChatModel, instruction: str, text: str, span: Span, room: int) -> list[int]:
+def _request(llm: EditingLLM, instruction: str, text: str, span: Span, room: int) -> list[int]:
     """The instruction and as much of the text around the span as the context has room for."""
     start, end = span
     context, shown = llm.model.config.max_position_embeddings, SHOWN

@@ -41,7 +41,7 @@ FILL_SETTINGS = (*HOLE_SETTINGS, *CONSTRAINTS, "length")
 """The names of a fill's settings."""
 
 
-class LoadedModel(Protocol):
+class FillingLLM(Protocol):
     """The part of `redraft.llm.LLM` that filling needs."""
 
     @property
@@ -53,7 +53,7 @@ class LoadedModel(Protocol):
 
 
 def fill(
-    llm: LoadedModel,
+    llm: FillingLLM,
     text: str | Sequence[str],
     suffix: str | None = None,
     *,
@@ -157,7 +157,7 @@ def _sizes(model: Model, max_tokens: int | None, length: int | None, canvas_leng
 class _Filler:
     """Fills holes as one call of `fill` asks."""
 
-    llm: LoadedModel
+    llm: FillingLLM
     settings: GenerationSettings
     constraints: dict[str, Any]
     sizes: _Sizes

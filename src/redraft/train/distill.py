@@ -20,8 +20,8 @@ from redraft.text.tools import CALL_CLOSE, RESPONSE_OPEN
 from redraft.train.jsonl import ANSWER_IDS, PROMPT_IDS, read_jsonl
 
 
-class Answers(Protocol):
-    """The part of the model facade that is needed here."""
+class DistilledLLM(Protocol):
+    """The part of `redraft.llm.LLM` that distilling needs."""
 
     tokenizer: Any
     template: Any
@@ -39,7 +39,7 @@ class Collected:
     mean_steps: float
 
 
-def prompts_of(path: Path, llm: Answers) -> Iterator[list[int]]:
+def prompts_of(path: Path, llm: DistilledLLM) -> Iterator[list[int]]:
     """The prompts of training data of kind `chat`, a JSON-lines file; answers are dropped, holes are refused.
 
     Raises `InputError` that names file and line.
@@ -53,7 +53,7 @@ def prompts_of(path: Path, llm: Answers) -> Iterator[list[int]]:
 
 
 def collect(
-    llm: Answers, prompts: Iterable[list[int]], out: Path, *, steps: int, batch_size: int = 16, seed: int = 0,
+    llm: DistilledLLM, prompts: Iterable[list[int]], out: Path, *, steps: int, batch_size: int = 16, seed: int = 0,
     keep: Callable[[str], bool] = lambda text: True, progress: Callable[[int], None] = lambda done: None,
     **settings: Any,
 ) -> Collected:  # fmt: skip

@@ -104,7 +104,7 @@ def check_tensorboard() -> None:
         raise SettingError("run.tensorboard needs TensorBoard: pip install tensorboard.")
 
 
-class Board:
+class TensorBoardLog:
     """Writes every logged number to TensorBoard's format, into a folder of the run.
 
     When it reads them, TensorBoard drops what an earlier run wrote after step `done`. Its own writer is not used: that
@@ -137,14 +137,14 @@ class RunLog:
 
     def __init__(self, run: RunSettings, names: Sequence[str], done: int, world: World) -> None:
         """`names` are those of all losses; anything logged after step `done` is dropped."""
-        self._logs: list[CsvLog | Board] = []
+        self._logs: list[CsvLog | TensorBoardLog] = []
         if not world.is_main:
             return
         heldout = [f"heldout_{name}" for name in names if name != NORM]  # evaluations have no gradients
         columns = ["step", "tokens_per_second", "learning_rate", *names, *heldout]
         self._logs.append(CsvLog(Path(run.out) / LOG, columns, done))
         if run.tensorboard:
-            self._logs.append(Board(Path(run.out) / BOARD, done))
+            self._logs.append(TensorBoardLog(Path(run.out) / BOARD, done))
 
     def add(
         self, step: int, *, tokens_per_second: float, learning_rate: float, losses: Mapping[str, float],
