@@ -46,6 +46,7 @@ WRONG = [
     ("optimizer", "learning_rate", -1.0, "optimizer.learning_rate is -1.0; it must be above 0"),
     ("optimizer", "eps", 0.0, "optimizer.eps is 0.0; it must be above 0"),
     ("optimizer", "schedule", "linear", "optimizer.schedule is 'linear'; it must be one of cosine, wsd"),
+    ("optimizer", "schedule", 5, "optimizer.schedule is 5; it must be one of cosine, wsd"),
     ("objective", "self_conditioning", 1.5, "objective.self_conditioning is 1.5; it must be between 0 and 1"),
     ("optimizer", "weight_decay", math.inf, "optimizer.weight_decay is inf; it must be finite"),
     ("objective", "rollout_bound", [0.1, math.inf], "objective.rollout_bound is (0.1, inf); it must be finite"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -37,7 +38,8 @@ def seed_for(*key: int) -> int:
     return mixed % 2**63
 
 
-LEVELS: dict[str, Callable[[Tensor], Tensor]] = {
+NoiseSpread = Literal["uniform", "high", "low"]
+LEVELS: dict[NoiseSpread, Callable[[Tensor], Tensor]] = {
     "uniform": lambda u: u,
     "high": lambda u: u.sqrt(),
     "low": lambda u: 1.0 - (1.0 - u).sqrt(),
@@ -45,7 +47,7 @@ LEVELS: dict[str, Callable[[Tensor], Tensor]] = {
 """How noise levels are spread: evenly, or with a density that rises or falls towards full noise."""
 
 
-def noise_levels(full_noise: Tensor, eps: float, generator: torch.Generator, spread: str = "uniform") -> Tensor:
+def noise_levels(full_noise: Tensor, eps: float, generator: torch.Generator, spread: NoiseSpread = "uniform") -> Tensor:
     """t in (eps, 1 - eps) per canvas, except that with probability `full_noise` [...] it is exactly 1."""
     draws = torch.rand((2, *full_noise.shape), generator=generator, device=full_noise.device)
     return torch.where(draws[1] < full_noise, 1.0, eps + (1.0 - 2.0 * eps) * LEVELS[spread](draws[0]))

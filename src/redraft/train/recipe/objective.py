@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
-from redraft.diffusion.corruption import LEVELS
+from redraft.diffusion.corruption import LEVELS, NoiseSpread
 from redraft.errors import SettingError
 from redraft.train.recipe.checks import Checks
 
-CORRUPTIONS = ("uniform", "absorbing")
-LOSSES = ("base", "reweighted", "loo", "reweighted-loo")
+CorruptionKind = Literal["uniform", "absorbing"]
+CORRUPTIONS: tuple[CorruptionKind, ...] = get_args(CorruptionKind)
+Loss = Literal["base", "reweighted", "loo", "reweighted-loo"]
+LOSSES: tuple[Loss, ...] = get_args(Loss)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,13 +20,13 @@ class ObjectiveSettings:
     """The loss. The defaults are the open objective of DiffusionGemma, with balanced experts added."""
 
     noise_eps: float = 1e-4
-    levels: str = "uniform"
+    levels: NoiseSpread = "uniform"
     """The distribution of noise levels: `uniform`, or with more `high` or `low` ones."""
-    corruption: str = "uniform"
+    corruption: CorruptionKind = "uniform"
     """`uniform` draws tokens, like the sampler; `absorbing` puts a mask token, for research."""
     mask_token: int = 4
     """The token that absorbing corruption puts in."""
-    loss: str = "base"
+    loss: Loss = "base"
     """`base` cross-entropy; `reweighted` by 1 / (1 - t); `loo`, which reads the logits as those of a predictor that has
     not seen the position's own token; or `reweighted-loo`."""
     weight_clip: float = 10.0

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from redraft.train.recipe.checks import Checks
 
-SCHEDULES = ("cosine", "wsd")
+Schedule = Literal["cosine", "wsd"]
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,7 +17,7 @@ class OptimizerSettings:
 
     steps: int
     learning_rate: float
-    schedule: str = "cosine"
+    schedule: Schedule = "cosine"
     """`cosine` falls from the peak to the end; `wsd` holds the peak and falls linearly over the last `decay_share`."""
     warmup: int = 0
     decay_share: float = 0.2

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 from redraft.errors import SettingError
 from redraft.eval.curve import TASKS
 from redraft.train.recipe.checks import Checks
 
-DTYPES = ("float32", "bfloat16")
+TrainingDtype = Literal["float32", "bfloat16"]
+DTYPES: tuple[TrainingDtype, ...] = get_args(TrainingDtype)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,7 +22,7 @@ class RunSettings:
     init: str = ""
     """Model folder with the weights that the run begins with; empty draws fresh ones."""
     seed: int = 0
-    dtype: str = "float32"
+    dtype: TrainingDtype = "float32"
     compile: bool = False
     capture: bool = True
     """With `compile` on a GPU: launch the passes of a step as one CUDA graph, if the recipe allows it."""
