@@ -51,6 +51,15 @@ def test_a_switched_operation_leaves_other_threads_alone() -> None:
     assert _forced() is None
 
 
+def test_operations_of_other_threads_are_neither_switched_nor_watched() -> None:
+    seen = list[object]()
+    with eager_operations("attention"), watching(lambda operation: "watched"):
+        thread = threading.Thread(target=lambda: seen.extend([call("attention", _forced), graphable()]))
+        thread.start()
+        thread.join()
+    assert seen == [None, True]
+
+
 def test_without_triton_nothing_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("redraft.kernels.triton.language.triton", None)
     assert not graphable()

@@ -1,7 +1,7 @@
 """One switch per GPU operation: any of them can be sent to its eager twin, to find out which kernel is to blame.
 
-REDRAFT_EAGER=attention,experts does it for a process, `eager_operations` inside a `with` block. `watching` lets a
-benchmark wrap every operation.
+REDRAFT_EAGER=attention,experts does it for a process, `eager_operations` inside a `with` block of one thread.
+`watching` lets a benchmark wrap every operation of its thread.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
@@ -47,51 +48,51 @@ class Operation:
 
     def run(self) -> Any:
         """Its result, by the kernel or the twin, whichever is switched on."""
-        if self.name not in _eager:
+        if self.name not in _eager.get():
             return self.function(*self.args, **self.kwargs)
         with kernels.force("eager"):
             return self.function(*self.args, **self.kwargs)
 
 
 Watch = Callable[[Operation], Any]
-_watch: Watch | None = None
-_eager = known(name for name in os.environ.get("REDRAFT_EAGER", "").split(",") if name)
+_watch: ContextVar[Watch | None] = ContextVar("_watch", default=None)
+_asked = known(name for name in os.environ.get("REDRAFT_EAGER", "").split(",") if name)
+_eager: ContextVar[frozenset[str]] = ContextVar("_eager", default=_asked)
 
 
 @contextmanager
 def eager_operations(*names: str) -> Iterator[None]:
     """Send these operations to their eager twins. Twins may wait for the device, so CUDA graphs cannot hold them."""
-    global _eager
-    before, _eager = _eager, _eager | known(names)
+    before = _eager.set(_eager.get() | known(names))
     try:
         yield
     finally:
-        _eager = before
+        _eager.reset(before)
 
 
 def graphable() -> bool:
     """Whether a forward may be captured: Triton is installed, and no operation is switched to its twin."""
-    return language.triton is not None and not _eager and kernels.forced() is None
+    return language.triton is not None and not _eager.get() and kernels.forced() is None
 
 
 @contextmanager
 def watching(watch: Watch) -> Iterator[None]:
     """Pass every operation to `watch`, which runs it and returns its result."""
-    global _watch
-    before, _watch = _watch, watch
+    before = _watch.set(watch)
     try:
         yield
     finally:
-        _watch = before
+        _watch.reset(before)
 
 
 def watched() -> bool:
     """Whether operations are being watched."""
-    return _watch is not None
+    return _watch.get() is not None
 
 
 def call(name: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """Call `function`, or its eager twin if the operation is switched to it."""
     assert name in OPERATIONS, name
     operation = Operation(name, function, args, kwargs)
-    return operation.run() if _watch is None else _watch(operation)
+    watch = _watch.get()
+    return operation.run() if watch is None else watch(operation)
