@@ -4,22 +4,18 @@ fp32 must agree to rounding. In bf16 the rule is: the error against an fp64 eval
 """
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from comparing import BACKENDS, DTYPES, NATIVE, assert_as_exact_as_eager, normal
 from torch import Tensor
 
 from redraft import kernels
 from redraft.errors import SettingError
-from redraft.kernels import TABLE, cpu, cuda, eager, native
-from redraft.quant.int4 import quantize_int4
-from redraft.quant.prepare import in_panels
+from redraft.kernels import TABLE, cpu, eager, native
 
-DTYPES = [torch.float32, torch.bfloat16]
-NATIVE = pytest.param("native", marks=pytest.mark.skipif(not native.available(), reason="needs a C compiler"))
-BACKENDS = ["cpu", NATIVE]
 NORM_BACKENDS = [*BACKENDS, "cuda"]  # PyTorch runs the CUDA versions on a CPU too
 
 
@@ -27,39 +23,6 @@ NORM_BACKENDS = [*BACKENDS, "cuda"]  # PyTorch runs the CUDA versions on a CPU t
 def _no_grad() -> Iterator[None]:
     with torch.no_grad():
         yield
-
-
-@pytest.fixture(params=[1, 2])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def cast(value: Any, dtype: torch.dtype) -> Any:
-    return value.to(dtype) if isinstance(value, Tensor) and value.is_floating_point() else value
-
-
-def assert_as_exact_as_eager(
-    operation: str, backend: str, dtype: torch.dtype, *arguments: Any, size: float | None = None
-) -> None:
-    """Compare one backend with eager, both against eager in fp64 on the same rounded inputs.
-
-    `size` is the largest number that is rounded on the way, where results do not show it: behind a cap, for one.
-    """
-    rounded = [cast(value, dtype) for value in arguments]
-    exact = TABLE[operation]["eager"](*(cast(value, torch.float64) for value in rounded)).double()
-    ours = TABLE[operation][backend](*[value.clone() if isinstance(value, Tensor) else value for value in rounded])
-    theirs = TABLE[operation]["eager"](*rounded)
-    assert ours.shape == theirs.shape
-    assert ours.dtype == theirs.dtype
-    slack = 4 * torch.finfo(torch.float32).eps * max(1.0, size or float(exact.abs().max()))
-    assert (ours.double() - exact).abs().max() <= 2 * (theirs.double() - exact).abs().max() + slack
 
 
 @pytest.mark.parametrize("backend", NORM_BACKENDS)
@@ -191,37 +154,7 @@ def test_attention_of_transposed_views(backend: str) -> None:
     assert_as_exact_as_eager("attention", backend, torch.float32, q, k, v, None)
 
 
-CHOICES: dict[str, Callable[[int], Tensor]] = {
-    "even": lambda count: torch.stack([torch.arange(count) % 8, (torch.arange(count) + 3) % 8], -1),
-    "one expert idle": lambda count: torch.stack([torch.arange(count) % 7, (torch.arange(count) + 1) % 7], -1),
-    "crowds of a few": lambda count: torch.stack([torch.arange(count) * 6 // count, torch.full((count,), 6)], -1),
-    "all the same": lambda count: torch.tensor([[6, 1]]).expand(count, 2).contiguous(),
-    "uneven": lambda count: normal(count, 8, seed=5).add(2 * normal(8, seed=6)).topk(2).indices,
-}
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("count", [1, 16, 150])
-@pytest.mark.parametrize("choice", CHOICES)
-def test_experts(backend: str, threads: int, dtype: torch.dtype, count: int, choice: str) -> None:
-    index = CHOICES[choice](count)
-    x, weight = normal(count, 64), normal(count, 2, seed=1).abs()
-    gate_up, down = 0.2 * normal(8, 96, 64, seed=2), 0.2 * normal(8, 64, 48, seed=3)
-    assert_as_exact_as_eager("experts", backend, dtype, x, index, weight, gate_up, down)
-
-
 # --- in C --------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def in_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    """C has to take what a test hands it: the versions that it leaves things to are gone."""
-    if not native.available():
-        pytest.skip("needs a C compiler")
-    for name in native.__all__:
-        if hasattr(cpu, name):
-            monkeypatch.setattr(cpu, name, None)
 
 
 LARGE = 1 << 20
@@ -326,51 +259,6 @@ def test_linear_in_bf16_and_with_gradients_is_pytorchs() -> None:
 
 @pytest.mark.usefixtures("in_c")
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("count", [1, 16, 150])
-@pytest.mark.parametrize("choice", CHOICES)
-def test_experts_in_c(threads: int, dtype: torch.dtype, count: int, choice: str) -> None:
-    index, x, weight = CHOICES[choice](count), normal(count, 64), normal(count, 2, seed=1).abs()
-    shapes = (8, 192, 64), (8, 64, 96)
-    gate_up, down = (cpu.input_major(torch.empty(shape, dtype=dtype)).copy_(0.2 * normal(*shape)) for shape in shapes)
-    ours = native.experts(x.to(dtype), index, weight.float(), gate_up, down)
-    exact, theirs = (
-        eager.experts(*(cast(cast(value, dtype), wide) for value in (x, index, weight, gate_up, down))).double()
-        for wide in (torch.float64, dtype)
-    )
-    assert (ours.double() - exact).abs().max() <= 2 * (theirs - exact).abs().max() + 1e-6 * exact.abs().max()
-    for rows in ([count - 1], list(range(count // 2, count))):
-        alone = native.experts(x[rows].to(dtype), index[rows], weight[rows].float(), gate_up, down)
-        assert torch.equal(alone, ours[rows])
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("group", [16, 32, 64])
-@pytest.mark.parametrize("choice", CHOICES)
-def test_int4_experts_are_those_of_their_numbers(threads: int, dtype: torch.dtype, group: int, choice: str) -> None:
-    index, x, weight = CHOICES[choice](150), normal(150, 128).to(dtype), normal(150, 2, seed=1).abs().float()
-    packed = [in_panels(quantize_int4(normal(*shape), group)) for shape in ((8, 128, 128), (8, 128, 64))]
-    plain = [cpu.input_major(torch.empty(w.shape, dtype=dtype)).copy_(w.dequantize(dtype)) for w in packed]
-    for run in (eager.experts, cpu.experts):  # libraries sum in another order where weights lie otherwise
-        expected = run(x, index, weight, *plain)
-        apart = (run(x, index, weight, *packed) - expected).abs().max() / expected.abs().max()
-        assert apart <= 8 * torch.finfo(dtype).eps
-
-
-@pytest.mark.usefixtures("in_c")
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("group", [16, 64])
-@pytest.mark.parametrize("choice", CHOICES)
-def test_int4_experts_in_c_are_multiplied_in_fp32(threads: int, dtype: torch.dtype, group: int, choice: str) -> None:
-    index, x, weight = CHOICES[choice](150), normal(150, 128).to(dtype), normal(150, 2, seed=1).abs().float()
-    packed = [in_panels(quantize_int4(normal(*shape), group)) for shape in ((8, 128, 128), (8, 128, 64))]
-    plain = [cpu.input_major(torch.empty(w.shape)).copy_(w.dequantize(torch.float32)) for w in packed]
-    ours = native.experts(x, index, weight, *packed)
-    assert torch.equal(ours, native.experts(x.float(), index, weight, *plain).to(dtype))
-    assert torch.equal(native.experts(x[70:], index[70:], weight[70:], *packed), ours[70:])
-
-
-@pytest.mark.usefixtures("in_c")
-@pytest.mark.parametrize("dtype", DTYPES)
 def test_rows_in_c_are_rows_alone(threads: int, dtype: torch.dtype) -> None:
     x, y, weight = (normal(300, 384, seed=seed).to(dtype) for seed in (0, 1, 2))
     logits = 9 * normal(300, 1000).float()
@@ -411,30 +299,6 @@ def test_soft_probabilities_in_c_differ_by_rounding_alone() -> None:
     expected = eager.soft_probabilities(logits, torch.bfloat16)
     torch.testing.assert_close(ours, expected, rtol=2**-7, atol=1e-30)
     assert (ours != expected).float().mean() < 0.001
-
-
-@pytest.mark.parametrize("choice", CHOICES)
-def test_experts_as_grouped_products(choice: str) -> None:
-    """The CUDA version, which PyTorch also runs on a CPU."""
-    index = CHOICES[choice](40)
-    x, weight = normal(40, 64), normal(40, 2, seed=1).abs().float()
-    gate_up, down = 0.2 * normal(8, 96, 64, seed=2), 0.2 * normal(8, 64, 48, seed=3)
-    ours = cuda.experts(*(cast(value, torch.bfloat16) for value in (x, index)), weight,
-                        gate_up.bfloat16(), down.bfloat16())  # fmt: skip
-    exact = eager.experts(*(cast(value.bfloat16(), torch.float64) for value in (x,)), index, weight.double(),
-                          gate_up.bfloat16().double(), down.bfloat16().double())  # fmt: skip
-    assert (ours.double() - exact).abs().max() <= 0.02 * exact.abs().max()
-
-
-def test_input_major_weights_change_nothing_but_the_memory() -> None:
-    index = CHOICES["uneven"](50)
-    x, weight = normal(50, 64).float(), normal(50, 2).abs().float()
-    gate_up, down = 0.2 * normal(8, 96, 64).float(), 0.2 * normal(8, 64, 48).float()
-    transposed = [cpu.input_major(w).copy_(w) for w in (gate_up, down)]
-    assert transposed[0].shape == gate_up.shape
-    assert transposed[0].mT.is_contiguous()
-    expected = cpu.experts(x, index, weight, gate_up, down)
-    torch.testing.assert_close(cpu.experts(x, index, weight, *transposed), expected, rtol=1e-5, atol=1e-6)
 
 
 # --- the table ---------------------------------------------------------------------------------------------------
