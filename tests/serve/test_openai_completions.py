@@ -4,6 +4,7 @@ from typing import Any
 
 import openai
 import pytest
+from serving import ScriptedEngine, scripted_server
 
 from redraft.llm import LLM
 
@@ -95,3 +96,25 @@ def test_equal_prompts_without_a_seed_have_answers_of_their_own(client: openai.O
     answer = client.completions.create(model="random", prompt=["one"] * 3, max_tokens=16)
     assert len({choice.redraft["seed"] for choice in answer.choices}) == 3  # type: ignore[attr-defined]
     assert len({choice.text for choice in answer.choices}) == 3
+
+
+@pytest.mark.parametrize("prompts", [["one", "two words"], [[5, 6], [7]]])
+def test_each_prompt_counts_once_and_begins_its_own_echoes(llm: LLM, prompts: list[Any]) -> None:
+    """The engine of the script takes three tokens of every prompt from its cache."""
+    texts = [one if isinstance(one, str) else llm.tokenizer.decode(one) for one in prompts]
+    asked: dict[str, Any] = {"model": "scripted", "prompt": prompts, "n": 2, "echo": True}
+    with (
+        scripted_server(llm, ScriptedEngine(llm, lambda request: [" x"])) as url,
+        openai.OpenAI(base_url=f"{url}/v1", api_key="any") as client,
+    ):
+        answer = client.completions.create(**asked)
+        streamed = ["", "", "", ""]
+        for chunk in client.completions.create(**asked, stream=True):
+            streamed[chunk.choices[0].index] += chunk.choices[0].text
+    assert [choice.text for choice in answer.choices] == streamed == [f"{text} x" for text in texts for _ in range(2)]
+    usage = answer.usage
+    assert usage is not None
+    assert usage.prompt_tokens == sum(len(llm.read_prompt(one, raw=isinstance(one, str))) for one in prompts)
+    assert usage.completion_tokens == 4 * len(llm.tokenizer.encode(" x"))
+    assert usage.prompt_tokens_details is not None
+    assert usage.prompt_tokens_details.cached_tokens == 2 * 3
