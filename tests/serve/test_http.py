@@ -92,6 +92,9 @@ def test_the_tokens_of_what_is_too_long_can_be_counted(llm: LLM) -> None:
         assert httpx.post(f"{url}/v1/messages", json=body | {"max_tokens": 16}).status_code == 400
         assert httpx.post(f"{url}/v1/messages/count_tokens", json=body).json() == {"input_tokens": count}
         assert httpx.post(f"{url}/tokenize", json=body).json()["count"] == count
+    for most, status in ((count, 200), (count - 1, 400)):
+        with scripted_server(llm, ScriptedEngine(llm, lambda request: ["x"]), max_prompt=most) as url:
+            assert httpx.post(f"{url}/v1/messages", json=body | {"max_tokens": 16}).status_code == status
 
 
 def test_metrics_speak_of_canvases(http: httpx.Client, server: ServerProcess) -> None:

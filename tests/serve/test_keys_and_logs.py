@@ -81,9 +81,9 @@ def test_log_lines(server: ServerProcess, guarded: ServerProcess) -> None:
         httpx.get(server.url + probe, headers={"x-request-id": "probe"})
     httpx.post(f"{server.url}/v1/chat/completions", json=body, headers={"x-request-id": "log-me"})
     allowed = {"authorization": "Bearer file-key", "x-request-id": "log-me-too"}
-    httpx.post(f"{guarded.url}/v1/chat/completions", json=body, headers=allowed)
-    line = _line(server, "log-me")
-    _line(guarded, "log-me-too")
+    httpx.post(f"{guarded.url}/v1/chat/completions", json=body | {"n": 2}, headers=allowed)
+    line, texts = _line(server, "log-me"), _line(guarded, "log-me-too")
+    assert (len(texts["prompts"]), len(texts["texts"])) == (1, 2)
     assert line["path"] == "/v1/chat/completions"
     assert line["user"] == "ann"
     assert line["tokens"] > 0

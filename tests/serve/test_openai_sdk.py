@@ -281,6 +281,18 @@ def test_a_thought_that_is_left_out_moves_no_token(llm: LLM) -> None:
     told = completion_logprobs(finished, llm.tokenizer)
     for token, start in list(zip(told["tokens"], told["text_offset"], strict=True))[-2:]:
         assert "Hi there"[start:].startswith(token)
+    assert told["text_offset"][0] == 0
+
+
+def test_of_tokens_with_the_same_text_the_likeliest_is_told(llm: LLM) -> None:
+    """Parts of characters all show as U+FFFD, and the shape of text completions has one place for each text."""
+    first, second, *_ = llm.tokenizer.encode("🙂")
+    top = ((second, -0.5), (first, -1.5))
+    finished = Finished(
+        request_id=0, finish_reason="stop", stop_text=None, text="\ufffd", token_ids=(first,),
+        tokens=(TokenConfidence(first, 0.0, 0, -1.5, top),), stats=cast("Any", None),
+    )  # fmt: skip
+    assert completion_logprobs(finished, llm.tokenizer)["top_logprobs"] == [{"\ufffd": -0.5}]
 
 
 @pytest.mark.parametrize(

@@ -188,6 +188,8 @@ def test_extreme_temperatures_are_refused(http: httpx.Client, settings: dict[str
     ("path", "body", "param"),
     [
         ("/v1/chat/completions", CHAT | {"t_max": 1e39}, "t_max"),
+        ("/v1/chat/completions", CHAT | {"temperature": 0.5, "t_max": 0.9}, "temperature"),
+        ("/v1/chat/completions", CHAT | {"temperature": 0.5, "t_min": 0.4}, "temperature"),
         ("/v1/chat/completions", CHAT | {"stream_options": {"include_usage": True}}, "stream_options"),
         ("/v1/chat/completions", CHAT | {"tool_choice": "required"}, "tool_choice"),
         ("/v1/chat/completions", CHAT | {"choices": ["a"], "forbidden": ["a"]}, "choices"),
