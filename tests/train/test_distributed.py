@@ -1,6 +1,7 @@
 """Several processes train as one that takes their batches one after the other; started by torchrun, over gloo."""
 
 import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from redraft.errors import SettingError
+from redraft.errors import SettingError, TrainingError
 from redraft.model.weights import load_model
 from redraft.train import read_recipe
 from redraft.train.checkpoint import load_checkpoint, save_checkpoint
@@ -330,3 +331,59 @@ def test_a_sharded_checkpoint_that_cannot_be_written_ends_every_process_with_a_s
     reasons = ["File exists", "another process failed"] if failing == "folder" else ["[Errno 27] File too large"] * 2
     assert said == [f"{begun}{reason}." for reason in reasons]
     assert failing == "folder" or not partial.exists()
+
+
+AGREEING = """
+import json, sys, torch
+from pathlib import Path
+from redraft.errors import TrainingError
+from redraft.train.distributed import World
+from redraft.train.history import StepLosses
+from redraft.train.limits import RunLimits
+from redraft.train.recipe import RunSettings
+world = World.from_environment()
+limits = RunLimits(RunSettings(out=sys.argv[1], max_seconds=60.0, fit_seconds=1000.0), world)
+limits._started -= 100 * world.rank  # the second process began earlier
+losses = StepLosses(3, world)
+with world.joined(torch.device("cpu")):
+    said = {"late": [limits.reached(step) for step in (7, 8, 9)]}
+    said["fitted"] = limits.fitted_steps(5, 10_000, pace=1.0 + world.rank)
+    said["largest"] = world.largest(1.0 - world.rank)
+    said["sum"] = world.sum_(torch.tensor([1.0, 2.0 + world.rank])).tolist()
+    said["any"] = [world.any(world.rank == 1), world.any(False)]
+    losses.add(torch.tensor(1.0 + world.rank))
+    losses.settle()
+    losses.add(torch.tensor(float("nan") if world.rank else 1.0))
+    try:
+        losses.settle()
+    except TrainingError as error:
+        said["error"] = str(error)
+said["losses"] = losses.values
+Path(sys.argv[1], f"{world.rank}.json").write_text(json.dumps(said))
+"""
+
+
+def test_processes_come_to_the_same_decisions(tmp_path: Path) -> None:
+    """One is late, slower and has the loss that is not a number; limits are looked at every eight steps."""
+    (tmp_path / "agreeing.py").write_text(AGREEING)
+    done = torchrun(str(tmp_path / "agreeing.py"), str(tmp_path))
+    assert done.returncode == 0, done.stderr[-2000:]
+    first, second = (json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2))
+    assert first == second
+    assert 5 + 445 <= first.pop("fitted") <= 5 + 450
+    assert first == {
+        "late": [False, True, False], "largest": 1.0, "sum": [2.0, 5.0], "any": [True, False], "losses": [1.5],
+        "error": "The loss of step 4 (counted from 0) is nan; the last checkpoint was kept.",
+    }  # fmt: skip
+
+
+def test_no_process_saves_weights_that_are_not_finite_in_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    """They would wait for it; a sharded checkpoint would miss its part."""
+    trainer = Trainer(read_recipe(write_recipe(tmp_path, "run", 1)), device="cpu", quiet=True)
+    trainer.build()
+    assert trainer.masters.finite()
+    monkeypatch.setattr(World, "any", lambda world, flag: True)
+    with pytest.raises(TrainingError, match=r"Step -1 .* left weights that are not finite; they were not saved"):
+        trainer.save()
