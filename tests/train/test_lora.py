@@ -22,6 +22,7 @@ from redraft.model.weights import load_model, save_model
 from redraft.quant.fp8 import quantize_fp8
 from redraft.train.batch import Batch
 from redraft.train.checkpoint import load_checkpoint, save_checkpoint
+from redraft.train.distributed import World
 from redraft.train.frozen import Frozen, FrozenLinear
 from redraft.train.lora import LoraLinear, adapt, collect
 from redraft.train.recipe import LoraSettings, ObjectiveSettings, Recipe
@@ -228,6 +229,17 @@ def test_evaluations_are_of_the_averaged_factors_without_dropout(recipe: Recipe,
             module.dropout = 0.0
     trainer.masters.load_state(trainer.masters.state() | {"masters": trainer.masters.trained()})
     assert trainer.evaluate() == heldout
+
+
+def test_a_batch_drops_the_same_whichever_process_has_it(recipe: Recipe, tmp_path: Path) -> None:
+    seen = []
+    for world, batches in ((World(), 1), (World(rank=1, size=2), 0)):
+        trainer = Trainer(lora_recipe(recipe, tmp_path, dropout=0.5), device="cpu", quiet=True)
+        trainer.build()
+        trainer.world, trainer.batches = world, batches
+        loss = trainer._accumulate(Batch.from_arrays(trainer.packer.batch(1)).to(trainer.device), 1.0)
+        seen.append((torch.initial_seed(), float(loss), trainer.batches))
+    assert seen[0] == seen[1]
 
 
 def test_another_alpha_is_another_run(recipe: Recipe, tmp_path: Path) -> None:
