@@ -350,6 +350,22 @@ def test_one_number_that_is_not_finite_spoils_sharded_weights(recipe: Recipe) ->
         assert not trainer.masters.finite()
 
 
+def test_sharded_weights_decay_and_are_clipped_as_whole_ones_are(recipe: Recipe) -> None:
+    """With an eps as large as clipped gradients, so that their size matters."""
+    optimizer = dataclasses.replace(recipe.optimizer, warmup=0, weight_decay=5.0, clip=1e-3, eps=1e-3)
+    whole, sharded = [
+        Trainer(changed(dataclasses.replace(recipe, optimizer=optimizer), shard=shard), device="cpu", quiet=True)
+        for shard in (False, True)
+    ]
+    for trainer in (whole, sharded):
+        with trainer.world.joined(trainer.device, always=True):
+            trainer.build()
+            trainer.train_step(Batch.from_arrays(trainer.packer.batch(0)))
+            trained = trainer.masters.trained()
+    for name, weight in whole.masters.trained().items():
+        torch.testing.assert_close(trained[name], weight, rtol=1e-4, atol=1e-6)
+
+
 def test_a_resumed_run_lets_go_of_the_checkpoint_that_it_read(recipe: Recipe) -> None:
     run(dataclasses.replace(recipe, optimizer=dataclasses.replace(recipe.optimizer, steps=5)))
     trainer, read = Trainer(recipe, device="cpu", quiet=True), []
