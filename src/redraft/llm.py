@@ -346,18 +346,18 @@ class LLM:
         return PromptReader(self.tokenizer, self.template, vision_settings)
 
     def _constraint(
-        self, keywords: dict[str, Any], settings: GenerationSettings, ids: Sequence[int], own: Constraint | None
+        self, keywords: dict[str, Any], settings: GenerationSettings, ids: Sequence[int], custom: Constraint | None
     ) -> Constraint | None:
-        """The constraint that the keywords ask for, unless the caller brings its `own`."""
+        """The constraint that the keywords ask for, unless the caller brings a `custom` one."""
         named = {name: value for name, value in keywords.items() if value is not None}
         defaults: dict[str, Any] = {
             "allow_empty": not settings.forbid_empty,
             "thought_open": thought_open(ids, self.tokenizer),
         }
         constraint = build(self.tokenizer, eos_ids=self.eos_ids, **(defaults | named))
-        if constraint is not None and own is not None:
+        if constraint is not None and custom is not None:
             raise SettingError(f"{next(iter(named))} and constraint are both given; use one of them.")
-        return constraint or own
+        return constraint or custom
 
     def _answers(
         self, prompts: Sequence[Prompt], raw: bool, settings: Sequence[Mapping[str, Any]]
@@ -377,37 +377,37 @@ class LLM:
     ) -> Iterator[Event]:
         """Validate right away, then return the lazy stream of events, whose `request_id` is the prompt's index."""
         requests = []
-        for i, (prompt, own) in enumerate(zip(prompts, settings, strict=True)):
+        for i, (prompt, keywords) in enumerate(zip(prompts, settings, strict=True)):
             try:
-                requests.append(self.request(prompt, request_id=next(self._ids), raw=raw, drafts=drafts, **own))
+                requests.append(self.request(prompt, request_id=next(self._ids), raw=raw, drafts=drafts, **keywords))
             except InputError as error:
                 if len(prompts) > 1:
                     error.args = (f"prompts[{i}]: {error}",)
                 raise
-        places = {request.request_id: i for i, request in enumerate(requests)}
+        index_of = {request.request_id: i for i, request in enumerate(requests)}
         events = self.engine.answer(requests)
-        return (dataclasses.replace(event, request_id=places[event.request_id]) for event in events)
+        return (dataclasses.replace(event, request_id=index_of[event.request_id]) for event in events)
 
-    def _fit(self, settings: GenerationSettings, prompt: int, *, explicit: bool) -> GenerationSettings:
+    def _fit(self, settings: GenerationSettings, prompt_tokens: int, *, explicit: bool) -> GenerationSettings:
         """Check that the prompt and its canvases fit the context; a default max_tokens shrinks to fit."""
         context = self.model.config.max_position_embeddings
         length = settings.canvas_length or self._engines.canvas_length
-        if prompt + canvas_positions(settings, length) <= context:
+        if prompt_tokens + canvas_positions(settings, length) <= context:
             return settings
-        room = self.room(prompt, length)
+        room = self.room(prompt_tokens, length)
         if length >= context:
             sentence = f"A canvas of {length} tokens leaves no room for a prompt in a context of {context}."
             raise SettingError(sentence, "canvas_length")
         if room <= 0:
             raise PromptError(
-                f"The prompt is too long: it has {prompt} tokens; with a canvas of {length} it must have at most "
-                f"{context - length}.",
+                f"The prompt is too long: it has {prompt_tokens} tokens; with a canvas of {length} it must have at "
+                f"most {context - length}.",
                 "prompt",
                 code=TOO_LONG,
             )
         if explicit:
             raise SettingError(
-                f"max_tokens is {settings.max_tokens}, but after a prompt of {prompt} tokens the context of "
+                f"max_tokens is {settings.max_tokens}, but after a prompt of {prompt_tokens} tokens the context of "
                 f"{context} has room for only {room}.",
                 "max_tokens",
                 code=TOO_LONG,
@@ -426,7 +426,9 @@ def _settings_of_each(
     if seeds is not None and shared.get("seed") is not None:
         raise SettingError("seed and seeds are both given; use one of them.", "seed")
     own_settings = [{**({"seed": seeds[i]} if seeds else {}), **(each[i] if each else {})} for i in range(count)]
-    if wrong := sorted({name for one in (shared, *own_settings) for name in one} & {"request_id", "timeout", "drafts"}):
+    if wrong := sorted(
+        {name for group in (shared, *own_settings) for name in group} & {"request_id", "timeout", "drafts"}
+    ):
         raise SettingError(f"{wrong[0]} is not a setting of an answer; only requests to an engine take it.", wrong[0])
     return [{**shared, **own} for own in own_settings]
 
@@ -437,11 +439,11 @@ def _check_each(count: int, seeds: Sequence[int] | None, each: Sequence[Mapping[
         raise SettingError(f"seeds is {seeds!r}; it must be a list with one seed for each prompt.", "seeds")
     if seeds is not None and len(seeds) != count:
         raise SettingError(f"There are {len(seeds)} seeds for {count} prompts.", "seeds")
-    if each is not None and not (isinstance(each, list | tuple) and all(isinstance(one, Mapping) for one in each)):
+    if each is not None and not (isinstance(each, list | tuple) and all(isinstance(entry, Mapping) for entry in each)):
         raise SettingError("each must be a list with the settings of each prompt, as dicts.", "each")
     if each is not None and len(each) != count:
         raise SettingError(f"each has {len(each)} entries for {count} prompts.", "each")
-    if each is not None and any("raw" in one for one in each):
+    if each is not None and any("raw" in entry for entry in each):
         raise SettingError("raw is the same for all prompts; it cannot be in each.", "each")
 
 

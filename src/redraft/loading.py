@@ -67,7 +67,7 @@ def load(
     tokenizer = Tokenizer.from_folder(folder, vocab_size=checkpoint.config.vocab_size)
     template = ChatTemplate.find(folder)
     network = load_for_inference(checkpoint, weights, adapter=folded)
-    adapted = {name: loaded_with(network, checkpoint, one) for name, one in named.items()}
+    adapted = {name: loaded_with(network, checkpoint, lora) for name, lora in named.items()}
     return LLM(
         network,
         tokenizer,
@@ -81,16 +81,16 @@ def load(
 
 
 def _adapters(
-    checkpoint: Checkpoint, given: str | Path | Mapping[str, str | Path] | None
+    checkpoint: Checkpoint, folders: str | Path | Mapping[str, str | Path] | None
 ) -> tuple[Adapter | None, dict[str, Adapter]]:
     """The adapter to fold into the weights, and those by name, from what `load` was given."""
-    if given is None:
+    if folders is None:
         return None, {}
-    if not isinstance(given, Mapping):
-        return adapter_for(checkpoint, given), {}
-    for name in given:
+    if not isinstance(folders, Mapping):
+        return adapter_for(checkpoint, folders), {}
+    for name in folders:
         check_adapter_name(name)
-    return None, {name: adapter_for(checkpoint, place) for name, place in given.items()}
+    return None, {name: adapter_for(checkpoint, folder) for name, folder in folders.items()}
 
 
 def _generation(folder: Path, config: ModelConfig) -> tuple[GenerationSettings, tuple[int, ...] | None]:

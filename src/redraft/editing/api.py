@@ -25,7 +25,7 @@ from redraft.editing.result import EditResult
 from redraft.editing.spans import Span, check_span, check_text, cut
 from redraft.engine.request import TokenConfidence
 from redraft.errors import ConstraintError, PromptError, SettingError
-from redraft.filling.api import HOLE_SETTINGS, check_given, fill_settings
+from redraft.filling.api import HOLE_SETTINGS, check_keywords, fill_settings
 from redraft.filling.context import VIEW, Context
 from redraft.filling.hole import Draft, Hole
 from redraft.filling.lengths import (
@@ -62,7 +62,7 @@ def edit(
     strength: float = 0.0,
     max_tokens: int | None = None,
     on_record: OnRecord | None = None,
-    **given: Any,
+    **keywords: Any,
 ) -> EditResult:
     """Change the characters `span` of a text as `instruction` says; everything else stays the same, byte for byte.
 
@@ -72,7 +72,7 @@ def edit(
                 small edits; 1 keeps nothing and rewrites
     max_tokens  the most tokens of the new span (of each part, if it is long); by default twice the old span's plus 16
     on_record   called with the steps of each part's finalists, as for `LLM.fill`
-    given       settings of `generate`, except for those that belong to an answer (`stop`, `stop_at_eos`,
+    keywords    settings of `generate`, except for those that belong to an answer (`stop`, `stop_at_eos`,
                 `forbid_empty`, `fit_canvas`, `latency_budget_ms`, `logprobs`), which are refused; and its constraints
                 (`redraft.filling.CONSTRAINTS`) on the new span: with must_include=["total"] and forbidden=["count"] a
                 rename is done whatever the model thinks of it
@@ -82,8 +82,8 @@ def edit(
     Raises `PromptError`, `SettingError` and `ConstraintError` before any compute.
     """
     started = time.perf_counter()
-    check_given(given, EDIT_SETTINGS)
-    editor = Editor.of(llm, instruction, strength=strength, max_tokens=max_tokens, on_record=on_record, **given)
+    check_keywords(keywords, EDIT_SETTINGS)
+    editor = Editor.of(llm, instruction, strength=strength, max_tokens=max_tokens, on_record=on_record, **keywords)
     start, end = check_span(text, span)
     if instruction is not None:
         check_text(instruction, "instruction")
@@ -120,14 +120,14 @@ class Editor:
         strength: float = 0.0,
         max_tokens: int | None = None,
         on_record: OnRecord | None = None,
-        **given: Any,
+        **keywords: Any,
     ) -> Editor:
         """From the keywords of `edit`."""
         return cls(
             llm=llm,
             instruction=instruction,
-            settings=fill_settings(llm.defaults, given, DEFAULT_STEPS),
-            constraints=constraints_of(given),
+            settings=fill_settings(llm.defaults, keywords, DEFAULT_STEPS),
+            constraints=constraints_of(keywords),
             strength=strength,
             max_tokens=plain(max_tokens),
             on_record=on_record,
@@ -237,7 +237,7 @@ class Editor:
         sure = draft_probabilities(context, hole, draft) if draft else []
         longest = self._longest(len(draft)) + hole.extra_positions
         drafts = drafts_of(draft, sure, self.strength, longest)
-        possible = [one for one in drafts if hole.possible(len(one))]
+        possible = [draft for draft in drafts if hole.possible(len(draft))]
         return possible or [(None,) * length for length in range(1, longest + 1) if hole.possible(length)]
 
     def _parts(self, text: str) -> list[str]:

@@ -37,7 +37,7 @@ from redraft.editing.spans import (
     line_span,
 )
 from redraft.errors import PromptError, SettingError, check_utf8
-from redraft.filling.api import HOLE_SETTINGS, check_given
+from redraft.filling.api import HOLE_SETTINGS, check_keywords
 from redraft.filling.context import Context
 from redraft.filling.obeying import constraints_of
 from redraft.filling.result import WrittenText
@@ -81,7 +81,7 @@ class NextEdit:
 
 
 def next_edit(
-    llm: EditingLLM, text: str, cursor: int, recent_edits: Sequence[RecentEdit], **given: Any
+    llm: EditingLLM, text: str, cursor: int, recent_edits: Sequence[RecentEdit], **keywords: Any
 ) -> NextEdit | None:
     """The edit that most likely comes next, or None.
 
@@ -98,14 +98,14 @@ def next_edit(
     if isinstance(recent_edits, str) or not isinstance(recent_edits, Sequence):
         raise PromptError("The recent edits must be a list of pairs (old, new).", "recent_edits")
     pairs = [_pair(one, f"recent_edits[{index}]") for index, one in enumerate(recent_edits)]
-    if constraints := constraints_of(given):
+    if constraints := constraints_of(keywords):
         raise SettingError(
             f"next_edit cannot take {min(constraints)}; it chooses the new text itself.", min(constraints)
         )
-    check_given(given, NEXT_EDIT_SETTINGS)
-    Editor.of(llm, None, **given)  # refuses what an edit would, even if none results
+    check_keywords(keywords, NEXT_EDIT_SETTINGS)
+    Editor.of(llm, None, **keywords)  # refuses what an edit would, even if none results
     found, passes = _repeat(llm, text, cursor, pairs)
-    found = found or _doubt(llm, text, cursor, pairs, given)
+    found = found or _doubt(llm, text, cursor, pairs, keywords)
     if found is None:
         return None
     seconds = time.perf_counter() - started
@@ -238,7 +238,7 @@ def _gain(llm: EditingLLM, text: str, span: Span, after: str) -> float:
 
 
 def _doubt(
-    llm: EditingLLM, text: str, cursor: int, pairs: Sequence[tuple[str, str]], given: Mapping[str, Any]
+    llm: EditingLLM, text: str, cursor: int, pairs: Sequence[tuple[str, str]], keywords: Mapping[str, Any]
 ) -> NextEdit | None:
     """The most doubtful line around the cursor, edited; None if no line is doubtful, or editing changes nothing.
 
@@ -248,7 +248,7 @@ def _doubt(
     span = max(doubts, key=doubts.__getitem__, default=(0, 0))
     if doubts.get(span, 0.0) <= 1 - DOUBTFUL:
         return None
-    result = edit(llm, text, span, _asked_for(llm, pairs), **given)
+    result = edit(llm, text, span, _asked_for(llm, pairs), **keywords)
     if result.old == result.text:
         return None
     result = replace(result, forwards=result.forwards + 2 * len(doubts))

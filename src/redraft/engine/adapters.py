@@ -39,14 +39,14 @@ class RunnerByAdapter:
 
     def capture(self, work: Sequence[Segment]) -> None:
         """See `work.Runner.capture`."""
-        for runner, own in self._divided(work):
-            runner.capture(own)
+        for runner, segments in self._divided(work):
+            runner.capture(segments)
 
     def run(self, work: Sequence[Segment]) -> list[DenoiseResult]:
         """See `work.Runner.run`."""
         results = {}
-        for runner, own in self._divided(work):
-            results |= {result.slot: result for result in runner.run(own)}
+        for runner, segments in self._divided(work):
+            results |= {result.slot: result for result in runner.run(segments)}
         return [results[segment.slot] for segment in work if isinstance(segment, Denoise)]
 
     def _divided(self, work: Sequence[Segment]) -> Iterator[tuple[Runner, list[Segment]]]:

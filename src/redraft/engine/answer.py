@@ -248,9 +248,12 @@ class Answer:
         top, settled = result.top, self._settled.tolist()
         columns = zip(result.argmax_canvas[:count].tolist(), result.entropy.tolist(), settled, strict=False)
         if top is None:
-            return [TokenConfidence(*one) for one in columns]
+            return [TokenConfidence(*token) for token in columns]
         likely = (tuple(zip(*both, strict=True)) for both in zip(top.token_ids, top.logprobs, strict=True))
-        return [TokenConfidence(*one, own, pairs) for one, own, pairs in zip(columns, top.chosen, likely, strict=False)]
+        return [
+            TokenConfidence(*token, logprob, pairs)
+            for token, logprob, pairs in zip(columns, top.chosen, likely, strict=False)
+        ]
 
 
 def next_length(settings: GenerationSettings, canvas_length: int, tokens_left: int) -> int:

@@ -60,7 +60,7 @@ def fill(
     max_tokens: int | None = None,
     length: int | None = None,
     on_record: OnRecord | None = None,
-    **given: Any,
+    **keywords: Any,
 ) -> FillResult:
     """Fill the holes of a text, from left to right, with at most `max_tokens` tokens each. See `split_pieces`.
 
@@ -74,8 +74,8 @@ def fill(
     canvas, and `ConstraintError` for a constraint that no filling of these lengths obeys.
     """
     started = time.perf_counter()
-    check_given(given, FILL_SETTINGS)
-    settings, constraints = fill_settings(llm.defaults, given), constraints_of(given)
+    check_keywords(keywords, FILL_SETTINGS)
+    settings, constraints = fill_settings(llm.defaults, keywords), constraints_of(keywords)
     check_on_record(on_record)
     pieces = split_pieces(text, suffix)
     for index, piece in enumerate(pieces):
@@ -96,22 +96,22 @@ def fill(
     return FillResult.of(join_pieces(pieces, texts), fillings, time.perf_counter() - started)
 
 
-def check_given(given: Mapping[str, Any], known: Sequence[str]) -> None:
+def check_keywords(keywords: Mapping[str, Any], known: Sequence[str]) -> None:
     """Raise `SettingError` for a keyword that is not one of the `known` ones, or that only an answer has."""
-    check_names([name for name in given if name not in ANSWER_ONLY], known)
-    if unread := next((name for name in ANSWER_ONLY if given.get(name) is not None), None):
+    check_names([name for name in keywords if name not in ANSWER_ONLY], known)
+    if unread := next((name for name in ANSWER_ONLY if keywords.get(name) is not None), None):
         raise SettingError(f"{unread} is a setting for answers; a filling or an edit cannot take it.", unread)
 
 
 def fill_settings(
-    defaults: GenerationSettings, given: Mapping[str, Any], steps: int = DEFAULT_STEPS
+    defaults: GenerationSettings, keywords: Mapping[str, Any], steps: int = DEFAULT_STEPS
 ) -> GenerationSettings:
-    """The settings of a fill with the keywords `given`; also used for an edit, with another step cap.
+    """The settings of a fill with these keywords; also used for an edit, with another step cap.
 
     Raises `SettingError` for a value that is not possible.
     """
-    said = {name: value for name, value in given.items() if name not in CONSTRAINTS}
-    return resolve_settings(dataclasses.replace(defaults, steps=min(defaults.steps, steps)), **said)
+    settings = {name: value for name, value in keywords.items() if name not in CONSTRAINTS}
+    return resolve_settings(dataclasses.replace(defaults, steps=min(defaults.steps, steps)), **settings)
 
 
 def longest_filling(canvas_length: int) -> int:

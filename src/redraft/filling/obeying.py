@@ -26,9 +26,9 @@ CONSTRAINTS = (*WHOLE, *NARROWING, "strict")
 """The keywords of `redraft.constraints.build` that apply to a hole's text."""
 
 
-def constraints_of(given: Mapping[str, Any]) -> dict[str, Any]:
+def constraints_of(keywords: Mapping[str, Any]) -> dict[str, Any]:
     """The constraints among the keywords; none if they ask for nothing, as `strict` alone does."""
-    constraints = {name: given[name] for name in CONSTRAINTS if given.get(name) is not None}
+    constraints = {name: keywords[name] for name in CONSTRAINTS if keywords.get(name) is not None}
     return constraints if any(is_given(name, value) for name, value in constraints.items() if name != "strict") else {}
 
 
