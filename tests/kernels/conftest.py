@@ -1,19 +1,8 @@
 """Fixtures for operations on a CPU."""
 
-from collections.abc import Iterator
-
 import pytest
-import torch
 
 from redraft.kernels import cpu, native
-
-
-@pytest.fixture(params=[1, 2])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 This holds where matrix products treat every row alike once they have 16 of them, as MKL's do.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -19,14 +18,6 @@ pytestmark = pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="o
 
 COUNTS = [3, 70, 17, 1]
 CANVAS = 16
-
-
-@pytest.fixture(params=[1, 2])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module", params=["nano", "tiny"])
