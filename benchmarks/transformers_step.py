@@ -1,6 +1,6 @@
 """Milliseconds of one denoising step in Transformers, doing the work that `redraft bench step` measures.
 
-    python benchmarks/transformers_step.py --batch 1,4 --results benchmarks/results     # 26B needs a GPU with 110 GB
+    python benchmarks/transformers_step.py --batch 1,4 --results benchmarks/results     # ran on an H200
 
 Random weights N(0, 0.02), random prompts, the published sampler with thresholds that are never reached, so that no
 canvas stops early. A step is the difference between canvases of 2n and of n steps, divided by n: prompts and commits
