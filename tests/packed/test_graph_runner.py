@@ -225,7 +225,7 @@ def test_warming_up_captures_what_all_slots_can_need(
 ) -> None:
     """Prompts, commits and canvases of all slots, of the base and of every adapter, and nothing without graphs."""
     captured = []
-    monkeypatch.setattr("redraft.engine.graph_runner.memory_for_graphs", lambda device: "pool")
+    monkeypatch.setattr("redraft.engine.graph_runner.GraphMemory", lambda device: "pool")
     monkeypatch.setattr(
         "redraft.engine.graph_runner.CapturedStep",
         lambda buffers, step, pool: captured.append(buffers.fields.count),

@@ -34,7 +34,7 @@ from redraft.engine.graph_step import SlotState, new_slots, run_step
 from redraft.engine.runner import attach_logprobs
 from redraft.engine.slot_pages import SlotPages
 from redraft.engine.work import Denoise, DenoiseResult, Encode, Limits, Segment
-from redraft.kernels.streams import GraphMemory, memory_for_graphs, on_device
+from redraft.kernels.streams import GraphMemory, on_device
 from redraft.kernels.switches import graphable
 from redraft.model.packed.forward import new_images
 from redraft.model.packed.pages import new_pages
@@ -267,7 +267,7 @@ def _new_shared(model: PackedTransformer, limits: Limits, graphs: bool | None, k
         pages=SlotPages(pages, limits),
         state=new_slots(packed, limits.slots, limits.canvas),
         images=None if model.vision is None else new_images(packed, limits.forward),
-        graphs=memory_for_graphs(*packed.devices) if graphs else None,
+        graphs=GraphMemory(*packed.devices) if graphs else None,
     )
 
 

@@ -6,10 +6,12 @@ In a graph capture they become parallel branches. On other devices everything ru
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from functools import cache
+from itertools import count
 from typing import Any, TypeVar, cast
+from weakref import finalize
 
 import torch
 
@@ -29,17 +31,54 @@ def exclusive_streams() -> AbstractContextManager[Any]:
     return _sides
 
 
-GraphMemory = dict[torch.device, torch.cuda.MemPool]
-"""Memory for graphs that never run at the same time, on every device that they use; the first one launches them."""
+class GraphMemory:
+    """Memory for graphs that never run at the same time, on every device that they use; the first one launches them.
+
+    It is given back when nothing refers to it any more, but never while graphs are captured: then PyTorch would end the
+    process (an assertion in a destructor), and Python's garbage collector chooses neither moment nor thread.
+    """
+
+    def __init__(self, *devices: torch.device) -> None:
+        self._number = next(_numbers)
+        pools = _pools[self._number] = {}
+        finalize(self, _give_back, self._number)
+        for device in devices:
+            with on_device(device):
+                pools[device] = torch.cuda.MemPool()
+
+    @property
+    def pools(self) -> Mapping[torch.device, torch.cuda.MemPool]:
+        """By device, the first one first. Whoever keeps one of them keeps it from being given back."""
+        return _pools[self._number]
 
 
-def memory_for_graphs(*devices: torch.device) -> GraphMemory:
-    """Memory of CUDA devices for graphs; see `capture`."""
-    memory: GraphMemory = {}
-    for device in devices:
-        with on_device(device):
-            memory[device] = torch.cuda.MemPool()
-    return memory
+_numbers = count()
+_pools: dict[int, dict[torch.device, torch.cuda.MemPool]] = {}
+"""The pools of every `GraphMemory`, by its number: only these references keep them."""
+_left: list[int] = []
+"""Numbers whose pools could not be given back at once."""
+_capturing = threading.Lock()
+"""Held while graphs are captured, and while pools are given back."""
+
+
+def _give_back(number: int) -> None:
+    if not _capturing.acquire(blocking=False):  # perhaps by this very thread
+        _left.append(number)
+        return
+    try:
+        _pools.pop(number, None)
+    finally:
+        _capturing.release()
+
+
+@contextmanager
+def _keeping_pools() -> Iterator[None]:
+    """Inside, no pool is given back; afterwards those are whose turn it would have been."""
+    with _capturing:
+        yield
+    for _ in range(len(_left)):
+        with suppress(IndexError):  # another thread has done it
+            _give_back(_left.pop())
 
 
 def capture(work: Callable[[], T], memory: GraphMemory, *, rehearsed: bool = False) -> tuple[torch.cuda.CUDAGraph, T]:
@@ -49,19 +88,19 @@ def capture(work: Callable[[], T], memory: GraphMemory, *, rehearsed: bool = Fal
     up on the same streams and thread and in the same memory. Graphs of one memory share it, except for their results,
     so they may not run at the same time.
     """
-    first = next(iter(memory))
+    first, *_ = memory.pools
     stream = _capture_stream(first)
-    with exclusive_streams():
+    with exclusive_streams(), _keeping_pools():
         stream.wait_stream(torch.cuda.current_stream())
         torch.cuda.empty_cache()  # memory cached elsewhere is not available to the pools
-        with _captured_in(memory):
+        with _captured_in(memory.pools):
             if not rehearsed:
                 rehearse(work)
             work()
         torch.cuda.current_stream().wait_stream(stream)
         torch.cuda.synchronize()
-        graph, handle = torch.cuda.CUDAGraph(), cast(Any, memory[first].id)
-        others = {device: pool for device, pool in memory.items() if device != first}
+        graph, handle = torch.cuda.CUDAGraph(), cast(Any, memory.pools[first].id)
+        others = {device: pool for device, pool in memory.pools.items() if device != first}
         with (
             _captured_in(others),
             torch.cuda.device(first),
@@ -72,10 +111,10 @@ def capture(work: Callable[[], T], memory: GraphMemory, *, rehearsed: bool = Fal
 
 
 @contextmanager
-def _captured_in(memory: GraphMemory) -> Iterator[None]:
+def _captured_in(pools: Mapping[torch.device, torch.cuda.MemPool]) -> Iterator[None]:
     """Makes a thread work on the capture streams of some devices, and take memory from their pools."""
     with ExitStack() as stack:
-        for device, pool in reversed(memory.items()):  # the first one's stream comes last, and makes it the current one
+        for device, pool in reversed([*pools.items()]):  # the first one's stream comes last and is the current one
             stack.enter_context(torch.cuda.use_mem_pool(pool, device))
             stack.enter_context(torch.cuda.stream(_capture_stream(device)))
         yield

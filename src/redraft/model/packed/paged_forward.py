@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from redraft.cache.pages import PAGE, pages_for
-from redraft.kernels.streams import capture, exclusive_streams, memory_for_graphs, on_device
+from redraft.kernels.streams import GraphMemory, capture, exclusive_streams, on_device
 from redraft.kernels.switches import graphable
 from redraft.kernels.triton.rehearsal import rehearse, rehearsing
 from redraft.kernels.triton.segments import DENOISE, ENCODE, ENCODE_IMAGES, UNUSED, Segments
@@ -52,7 +52,7 @@ class PagedForward:
         self._model = model
         self._width = pages_for(model.config.max_position_embeddings + MAX_CANVAS)
         self._shapes: dict[tuple[int, int], _Shape] = {}
-        self._pool = memory_for_graphs(*model.devices) if model.device.type == "cuda" else None
+        self._pool = GraphMemory(*model.devices) if model.device.type == "cuda" else None
 
     def new_cache(self, batch_size: int, capacity: int) -> PagedCache:
         """See `Model.new_cache`."""
