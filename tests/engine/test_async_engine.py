@@ -5,7 +5,7 @@ import dataclasses
 import gc
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -301,10 +301,10 @@ class TestClosing:
         held, running = threading.Event(), threading.Event()
         run_forward = engine.runner.run
 
-        def held_forward(work: Sequence[Segment]) -> list[DenoiseResult]:
+        def held_forward(work: Sequence[Segment], meanwhile: Callable[[], None]) -> list[DenoiseResult]:
             running.set()
             held.wait(10)
-            return run_forward(work)
+            return run_forward(work, meanwhile)
 
         engine.runner.run = held_forward  # type: ignore[method-assign]
 

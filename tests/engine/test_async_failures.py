@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 import torch
@@ -23,11 +23,11 @@ class Broken:
     def __getattr__(self, name: str) -> object:
         return getattr(self.runner, name)
 
-    def run(self, work: object) -> object:
+    def run(self, work: object, meanwhile: Callable[[], None]) -> object:
         if self.failures:
             self.failures -= 1
             raise MemoryError("no room")
-        return self.runner.run(work)  # type: ignore[attr-defined]
+        return self.runner.run(work, meanwhile)  # type: ignore[attr-defined]
 
 
 class Unkept:
@@ -175,10 +175,10 @@ class TestFailure:
         runs, closing = threading.Event(), threading.Event()
 
         class Slow(Broken):
-            def run(self, work: object) -> object:
+            def run(self, work: object, meanwhile: Callable[[], None]) -> object:
                 runs.set()
                 closing.wait(10)
-                return super().run(work)
+                return super().run(work, meanwhile)
 
         engine.runner = Slow(engine.runner, 1)  # type: ignore[assignment]
 

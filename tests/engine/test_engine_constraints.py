@@ -1,7 +1,7 @@
 """Answers that obey a constraint: the engine asks it for every canvas, and refuses what it cannot meet."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pytest
 from asking import SETTINGS, Make, add, ask, end_of, run
@@ -78,9 +78,9 @@ def test_later_canvases_may_begin_with_the_end(make: Make) -> None:
     add(engine, ask(1, settings=dataclasses.replace(SETTINGS, forbid_empty=True)))
     run_forward = engine.runner.run
 
-    def watched(work: Sequence[Segment]) -> list[DenoiseResult]:
+    def watched(work: Sequence[Segment], meanwhile: Callable[[], None]) -> list[DenoiseResult]:
         forbidden.update({one.canvas_index: one.not_first for one in work if isinstance(one, Denoise)})
-        return run_forward(work)
+        return run_forward(work, meanwhile)
 
     engine.runner.run = watched  # type: ignore[method-assign]
     while engine.busy:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 import pytest
@@ -30,9 +30,11 @@ class Faulty:
     def __getattr__(self, name: str) -> object:
         return getattr(self.runner, name)
 
-    def run(self, work: Sequence[Segment]) -> list[DenoiseResult]:
+    def run(self, work: Sequence[Segment], meanwhile: Callable[[], None]) -> list[DenoiseResult]:
         self._fail()
-        return self.runner.run(work)
+        results = self.runner.run(work, meanwhile)
+        self._fail()
+        return results
 
     def release(self, slot: int) -> bool:
         clean = self.runner.release(slot)

@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from itertools import count, islice
@@ -47,9 +47,9 @@ class Failing:
     def __getattr__(self, name: str) -> object:
         return getattr(self.runner, name)
 
-    def run(self, work: object) -> object:
+    def run(self, work: object, meanwhile: Callable[[], None]) -> object:
         self._fail("run")
-        return self.runner.run(work)  # type: ignore[arg-type]
+        return self.runner.run(work, meanwhile)  # type: ignore[arg-type]
 
     def release(self, slot: int) -> bool:
         self._fail("release")
@@ -208,7 +208,7 @@ def test_ctrl_c_does_not_wait_where_nobody_else_would_suffer_or_if_pressed_twice
     engine = make()
     engine.runner = pressed = Interrupted(engine)  # type: ignore[assignment]
     ran, run = list[object](), pressed.runner.run
-    pressed.runner.run = lambda work: ran.append(work) or run(work)  # type: ignore[method-assign, func-returns-value]
+    pressed.runner.run = lambda work, *rest: ran.append(work) or run(work, *rest)  # type: ignore[method-assign, func-returns-value]
     mine, theirs = engine.answer([ask(1)]), engine.answer([ask(2)])
     if others:
         next(theirs)

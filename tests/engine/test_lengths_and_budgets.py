@@ -1,6 +1,7 @@
 """Canvases as long as what is left, steps as many as there is time, and settings that only the engine reads."""
 
 import dataclasses
+from collections.abc import Callable
 
 import pytest
 from asking import SETTINGS, Make, ask, end_of, run
@@ -41,10 +42,10 @@ class TestLatencyBudget:
                 nonlocal now, capture
                 now, capture = now + capture, 0.0
 
-            def run(self, work: object) -> object:
+            def run(self, work: object, meanwhile: Callable[[], None]) -> object:
                 nonlocal now
                 now += forward
-                return self.runner.run(work)  # type: ignore[attr-defined]
+                return self.runner.run(work, meanwhile)  # type: ignore[attr-defined]
 
         engine = make(clock=lambda: now)
         engine.runner = Slow(engine.runner)  # type: ignore[assignment]

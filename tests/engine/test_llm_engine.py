@@ -4,7 +4,7 @@ import dataclasses
 import gc
 import math
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.resources import files
 from pathlib import Path
@@ -65,7 +65,7 @@ def test_constraints_are_rehearsed_once_for_equal_requests_before_a_forward(
     runner, happened = llm.engine.runner, list[tuple[object, ...]]()
     run = runner.run
     monkeypatch.setattr(runner, "rehearse", lambda *asked: happened.append(asked))
-    monkeypatch.setattr(runner, "run", lambda work: happened.append(()) or run(work))
+    monkeypatch.setattr(runner, "run", lambda *given: happened.append(()) or run(*given))
     llm.generate_batch([[2, 40], [2, 41]], regex="[a-z ]{3,9}", **SHORT)
     assert happened[0] == happened[1]
     assert happened[0][1:] == (16, 24)
@@ -101,8 +101,8 @@ def test_a_stream_that_is_collected_during_a_forward_disturbs_no_other(llm: LLM)
     expected = llm.generate([2, 51], **SHORT).token_ids
     run_forward = llm.engine.runner.run
 
-    def collecting(work: Sequence[Segment]) -> list[DenoiseResult]:
-        results = run_forward(work)
+    def collecting(work: Sequence[Segment], meanwhile: Callable[[], None]) -> list[DenoiseResult]:
+        results = run_forward(work, meanwhile)
         gc.collect()
         return results
 

@@ -1,7 +1,7 @@
 """The scheduler by simulation: nobody starves, nothing runs out, every policy does what it is named for."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import pytest
@@ -155,6 +155,47 @@ def test_a_prompt_gets_what_another_leaves_of_its_share() -> None:
         scheduler.ran(plan := scheduler.plan())
         encoded.append({turn.job.request_id: turn.encode for turn in plan.turns})
     assert encoded == [{1: (0, 1024)}, {2: (0, 1024)}, {1: (1024, 1500), 2: (1024, 1536)}]
+
+
+def test_a_plan_stands_until_it_runs_or_somebody_comes_goes_or_finishes() -> None:
+    scheduler = Scheduler(LIMITS, SETTINGS)
+
+    def changes(happens: Callable[[], object]) -> bool:
+        before = scheduler.plan()
+        assert scheduler.plan() is before
+        happens()
+        return scheduler.plan() is not before
+
+    for request_id in (1, 2):
+        scheduler.add(Job(request_id, 10, 522, 256))
+    assert changes(scheduler.admit)
+    first, second = scheduler.running.values()
+    assert changes(lambda: scheduler.ran(scheduler.plan()))
+    assert changes(lambda: scheduler.next_canvas(first, 256, 256))
+    assert not changes(lambda: scheduler.add(Job(3, 10, 266, 256)))
+    assert not changes(lambda: scheduler.distrust(first))
+    assert changes(scheduler.admit)
+    assert not changes(scheduler.admit)
+    assert changes(lambda: scheduler.remove(second))
+    assert [turn.job.request_id for turn in scheduler.plan().turns] == [1, 3]
+
+
+@pytest.mark.parametrize("planned", [0, 1, 2])
+def test_a_plan_that_does_not_run_costs_nobody_a_turn(planned: int) -> None:
+    """Two canvases fit in a forward, three want to."""
+    scheduler = Scheduler(replace(LIMITS, forward=600), SETTINGS)
+    for request_id in (1, 2, 3):
+        scheduler.add(Job(request_id, 10, 10 + 256 * 20, 256))
+    scheduler.admit()
+    scheduler.ran(scheduler.plan())  # the prompts
+    ran = []
+    for _ in range(6):
+        for _ in range(planned):
+            scheduler.plan()
+            scheduler.next_canvas(scheduler.running[1], 0, 256)  # the plan is no longer the next forward
+        scheduler.ran(plan := scheduler.plan())
+        ran.append([turn.job.request_id for turn in plan.turns])
+    assert ran == [[1, 2], [3, 1], [2, 1], [3, 1], [2, 1], [3, 1]]
 
 
 def test_a_prompt_gets_what_canvases_leave_of_a_forward() -> None:

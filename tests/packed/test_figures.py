@@ -103,10 +103,17 @@ def test_a_board_tells_the_time_of_one_step_and_fuses_commits_where_a_graph_hold
     packed: PackedTransformer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     board = step.Board(packed, StepCase(batch=16, context=32, steps=4))
-    clock = iter((10.0, 10.2))
+    clock, ticks = iter((10.0, 10.2)), list[object]()
     monkeypatch.setattr(step, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    monkeypatch.setattr(board.runner, "run", lambda work: None)
-    assert board.engine_ms() == pytest.approx(50.0)
+    jobs = {slot: SimpleNamespace(step=1) for slot in range(16)}
+    engine = SimpleNamespace(
+        scheduler=SimpleNamespace(waiting=(), running=jobs),
+        add=lambda request, on_event: None,
+        step=lambda: ticks.append(None),
+        cancel_all=ticks.append,
+    )
+    assert board.engine_ms(engine) == pytest.approx(50.0)  # type: ignore[arg-type]
+    assert ticks == [*[None] * 5, range(16)]  # the first step begins with the prompts
     fused = []
     monkeypatch.setattr(board, "graph_ms", lambda work: fused.extend(work) or 7.0)
     assert board.fused_ms() == 7.0

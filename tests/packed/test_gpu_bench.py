@@ -3,6 +3,7 @@
 import json
 import re
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -22,6 +23,7 @@ from redraft.bench.roofline import Ceilings, floor_ms, step_components
 from redraft.bench.step import LIKELY_TOKENS, PARTS, Board, PartTime, StepCase, StepResult, cases, sharpened
 from redraft.cli import bench_gpu
 from redraft.cli.main import app, main
+from redraft.engine.work import Denoise, DenoiseResult, Encode, Segment
 from redraft.errors import SettingError
 from redraft.kernels.switches import OPERATIONS
 from redraft.model.packed.build import pack
@@ -95,18 +97,28 @@ def test_the_board_runs_prompts_longer_than_the_window_and_steps(monkeypatch: py
     config = replace(preset("nano"), sliding_window=256, max_position_embeddings=4096)
     source = random_source(config, torch.device("cpu"), torch.float32)
     model = PackedTransformer(pack(config, source, device=torch.device("cpu"), dtype=torch.float32))
-    board = Board(model, StepCase(batch=2, context=1100, steps=2))
+    board = Board(model, StepCase(batch=2, context=1100, steps=2, repeats=1))
     board.prefill()
-    assert board.engine_ms() > 0
     assert Board(model, StepCase(batch=17, context=16)).fused_ms() is None
     results = board.runner.run(board.steps_at(1))
     assert [one.slot for one in results] == [0, 1]
     assert not any(one.converged for one in results)
-    asked, run = [], board.runner.run
-    monkeypatch.setattr(board.runner, "run", lambda work: (asked.extend(work), run(work))[1])
-    assert len(board.engine_times(constraint("[a-z]{3,99}"))) == board.case.repeats
-    assert len(asked) == (board.case.repeats + 1) * board.case.steps * board.case.batch
-    assert all(one.constraint is not None for one in asked)
+    timed, run = list[Segment](), board.runner.run
+
+    def watched(work: Sequence[Segment], *meanwhile: Callable[[], None]) -> list[DenoiseResult]:
+        timed.extend(work)
+        return run(work, *meanwhile)
+
+    monkeypatch.setattr(board.runner, "run", watched)
+    times = board.engine_times(constraint("[a-z]{3,99}"))
+    assert [time > 0 for time in times] == [True]
+    canvases = [one for one in timed if isinstance(one, Denoise)]
+    assert all(one.constraint is not None and not one.last for one in canvases)
+    assert sum(len(one.token_ids) for one in timed if isinstance(one, Encode)) >= 2 * 1100
+    assert [one.slot for one in timed[-4:]] == [0, 1, 0, 1]  # the steps that are timed have every canvas
+    assert len(canvases) >= 2 * 2 * 3  # of two repetitions, the first of which warms up
+    board.prefill()  # its pages are its own again
+    assert [one.slot for one in board.runner.run(board.steps_at(1))] == [0, 1]
 
 
 @pytest.mark.parametrize("fp8", [False, True])

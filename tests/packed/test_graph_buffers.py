@@ -22,6 +22,7 @@ TABLES: dict[LayerType, NDArray[np.int32]] = {
 
 def written(buffers: StepBuffers, *segments: Segment) -> dict[str, list[object]]:
     buffers.write(segments, TABLES, {})
+    buffers.send()
     buffers.upload()
     return {name: view.tolist() for name, view in buffers.fields.views.items()}
 
@@ -51,6 +52,25 @@ def test_rules_arrive_by_their_names(buffers: StepBuffers) -> None:
     assert views["soft_to"] == [1, 0, DISCARDED]
     assert views[FULL][:2] == [[7, 2], [4, 1]]
     assert views[SLIDING][:2] == [[-1, 7], [1, 4]]
+
+
+def test_a_step_is_captured_over_segments_that_nobody_uses(buffers: StepBuffers) -> None:
+    buffers.upload()
+    views = {name: view.tolist() for name, view in buffers.fields.views.items()}
+    assert views["kind"] == [UNUSED] * 3
+    assert views["slot"] == views["soft_to"] == [DISCARDED] * 3
+    assert views["soft_from"] == [ZEROS] * 3
+
+
+def test_what_is_written_while_a_step_runs_is_sent_with_the_next(buffers: StepBuffers) -> None:
+    buffers.write([step_of(1, 40, 0)], TABLES, {})
+    buffers.send()
+    buffers.write([step_of(2, 99, 5)], TABLES, {})
+    buffers.upload()
+    assert buffers.fields.views["step"][0] == 0
+    buffers.send()
+    buffers.upload()
+    assert buffers.fields.views["step"][0] == 5
 
 
 def test_a_forward_leaves_nothing_to_the_next(buffers: StepBuffers) -> None:

@@ -29,7 +29,7 @@ from redraft.model.packed.build import pack, repack
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.presets import preset
 from redraft.settings import GenerationSettings
-from redraft.text.images import Image
+from redraft.text.images import Image, PlacedImage
 from redraft.text.placing import place_images
 
 
@@ -181,6 +181,40 @@ def test_more_segments_than_the_largest_graph_run_in_turns(packed: PackedTransfo
     assert same(results[0], whole.run([step_of(0, 300, 0)])[0])
 
 
+def test_what_is_prepared_while_a_step_runs_is_what_runs_next(
+    packed: PackedTransformer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is written again for it. If something else runs instead, that is not disturbed."""
+    ahead, plainly, written = new_runner(packed), new_runner(packed), list[int]()
+    write = StepBuffers.write
+    monkeypatch.setattr(StepBuffers, "write", lambda self, *given: (written.append(1), write(self, *given))[1])
+    prompts = [Encode(slot=slot, start=0, token_ids=ids(slot, 20)) for slot in range(2)]
+    steps = [[step_of(0, 20, step), step_of(1, 20, step, constraint=Allowed(16, pins={2: 77}))] for step in range(3)]
+    for runner in (ahead, plainly):
+        runner.run(prompts)
+    written.clear()
+    first = ahead.run(steps[0], lambda: ahead.prepare(steps[1]))
+    second = ahead.run(steps[1], lambda: ahead.prepare(steps[2]))
+    assert len(written) == 3
+    other = [Encode(slot=2, start=0, token_ids=ids(2, 5)), steps[2][0]]
+    third = ahead.run(other)
+    assert len(written) == 4
+    assert [first, second, third] == [plainly.run(work) for work in (steps[0], steps[1], other)]
+
+
+def test_forwards_that_need_images_or_graphs_or_several_launches_are_not_prepared(packed: PackedTransformer) -> None:
+    runner = new_runner(packed)
+    many = [Encode(slot=slot, start=0, token_ids=ids(slot, 300)) for slot in range(2)]
+    picture = Image(patches=torch.zeros(9, 768).byte(), rows=3, columns=3, tokens=1, digest=b"")
+    shown = Encode(slot=0, start=0, token_ids=ids(0, 9), images=(PlacedImage(start=2, content=picture),))
+    for ready in (False, True):
+        for work, possible in (([step_of(0, 20, 1)], ready), (many, False), ([shown], False)):
+            runner._prepared = None
+            runner.prepare(work)
+            assert (runner._prepared is not None) == possible
+        runner.bucket(1)
+
+
 def test_adapters_beside_each_other_answer_as_alone(plain: Transformer, packed: PackedTransformer) -> None:
     prompt, twins = ids(8, 20), {}
     for seed, name in enumerate("ab"):
@@ -195,6 +229,14 @@ def test_adapters_beside_each_other_answer_as_alone(plain: Transformer, packed: 
         together.run([step_of(slot, 20, step, adapter=name, seed=1) for slot, name in enumerate(names)])
         for step in range(3)
     ]
+    happened = []
+    again = [step_of(slot, 20, 2, adapter=name, seed=1) for slot, name in enumerate(names)]
+    together.run(again, lambda: happened.append(together.prepare(again)))
+    assert happened == [None]  # once, though there are three forwards
+    assert first._prepared is None
+    own = [step_of(0, 20, 2, seed=1)]
+    together.run(own, lambda: together.prepare(own))
+    assert first._prepared is not None
     for slot, name in enumerate(names):
         alone = new_runner(packed if name is None else twins[name])
         alone.run([Encode(slot=slot, start=0, token_ids=prompt)])

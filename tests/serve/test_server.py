@@ -210,7 +210,7 @@ from redraft.serve.server import listen, serve
 from redraft.serve.settings import ServeSettings
 
 def load():
-    def fail(work):
+    def fail(work, meanwhile):
         raise RuntimeError("unusable")
 
     def new_engine(settings):

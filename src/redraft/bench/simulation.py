@@ -96,13 +96,13 @@ def simulate(
         if not plan.turns:
             now = loads[coming[-1]].arrival
             continue
-        waits += [turn.job.served - served[turn.job.request_id] for turn in plan.turns]
         if watch is not None:
             watch(scheduler, plan)
         now += cost(plan)
         forwards += 1
         canvas_steps += sum(turn.denoise for turn in plan.turns)
         _finish(scheduler, plan, lives, now)
+        waits += [turn.job.served - served[turn.job.request_id] for turn in plan.turns]
     return Simulated(lives, now, forwards, canvas_steps, waits)
 
 

@@ -1,8 +1,8 @@
 """How long one denoising step takes on a GPU, compared with its floor, and where the time goes.
 
 Canvases of random tokens follow prompts of random tokens; thresholds that are never met keep every canvas at work for
-all steps. It is measured three ways: including the host, as the engine runs it; the graph alone; and operation by
-operation, queued after a pause so that launching them costs nothing.
+all steps. It is measured three ways: steps of an engine, including all that the host does; the graph alone; and
+operation by operation, queued after a pause so that launching them costs nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from statistics import median
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -23,14 +24,16 @@ from redraft.bench.quantile import spread
 from redraft.bench.roofline import Ceilings, Component, floor_ms, step_components
 from redraft.cache.fp8 import FP8
 from redraft.cache.pages import PAGE, pages_for
-from redraft.diffusion.constraint import Constraint, TabledConstraint
+from redraft.diffusion.constraint import Constraint
 from redraft.diffusion.schedule import temperature
 from redraft.diffusion.step import rule_fields
 from redraft.engine.build import kv_dtype
+from redraft.engine.engine import Engine
 from redraft.engine.graph_buffers import StepBuffers
 from redraft.engine.graph_runner import BUCKETS, GraphRunner
 from redraft.engine.graph_step import new_slots, sample
-from redraft.engine.settings import KvCacheDtype
+from redraft.engine.request import Request
+from redraft.engine.settings import EngineSettings, KvCacheDtype
 from redraft.engine.work import Denoise, Encode, Limits
 from redraft.errors import SettingError
 from redraft.kernels.switches import Operation, watching
@@ -40,7 +43,9 @@ from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.packed.weights import tensors
 from redraft.settings import GenerationSettings
 
-NEVER = 1_000_000
+EOS_IDS = (1, 106)
+ENDLESS = GenerationSettings(steps=1_000_000, stability_threshold=1_000_000, confidence_threshold=1e-9)
+"""Settings with which no canvas is ever done."""
 TOKENS_PER_FORWARD = 19.7
 """The number published by the model's authors."""
 PAUSE_CYCLES = 400_000_000
@@ -96,7 +101,7 @@ class PartTime:
 class StepResult:
     """One case's figures, in milliseconds per forward of the whole batch.
 
-    engine_ms  including the host, of every repetition; graph_ms without the host
+    engine_ms  an engine's steps, of every repetition; graph_ms without the host
     clock      the card's clock and power meanwhile, as named in `bench.clock`
     fused_ms   the graph of all commits with first steps; None if no graph has room for so many segments
     constrained_ms  like `engine_ms`, by name of a constraint that all canvases obey
@@ -191,9 +196,12 @@ def _measure(
     torch.cuda.reset_peak_memory_stats(model.device)
     board = Board(model, case)
     board.prefill()
+    board.runner.run(board.steps_at(0))
+    memory = _memory(model) | {"sampler": sampler}  # before other graphs are captured or anything runs outside one
     with ClockWatch(model.device) as watch:
         engine = board.engine_times()
-    memory = _memory(model) | {"sampler": sampler}  # before anything runs outside a graph
+    constrained = {name: tuple(board.engine_times(one)) for name, one in constraints.items()}
+    board.prefill()  # the engine gave the pages to its own requests
     graph = [board.graph_ms(board.steps_at(1)) for _ in range(case.repeats)]
     times, routings = operation_times(board)
     config, packed = model.config, model.packed
@@ -212,7 +220,7 @@ def _measure(
         graph_ms=tuple(graph),
         clock=watch.medians,
         fused_ms=board.fused_ms(),
-        constrained_ms={name: tuple(board.engine_times(one)) for name, one in constraints.items()},
+        constrained_ms=constrained,
         parts=_parts(times, components, ceilings),
         floor_ms=floor_ms(components, ceilings),
         distinct_experts=distinct,
@@ -233,15 +241,24 @@ def record(result: StepResult, ceilings: Ceilings, device: torch.device, command
     }  # fmt: skip
 
 
+class _Spelled:
+    """A decoder for answers that nobody reads."""
+
+    special_ids: Mapping[str, int] = MappingProxyType({})
+
+    def decode(self, token_ids: Sequence[int], /) -> str:
+        return " ".join(map(str, token_ids))
+
+
 class Board:
-    """A runner with one request per slot, with pages laid out as the engine would."""
+    """A runner with one request per slot, with pages laid out as an engine would, or driven by an engine."""
 
     def __init__(self, model: PackedTransformer, case: StepCase, *, graphs: bool | None = None) -> None:
         config = model.config
         self.case, self.config = case, config
         self.end = case.context + 2 * config.canvas_length  # room for a commit and the next canvas
         self._full = pages_for(self.end)
-        self._ring = min(self._full, pages_for(config.sliding_window + 3 * config.canvas_length) + 1)
+        self._ring = min(self._full, pages_for(config.sliding_window + PAGE + 2 * config.canvas_length) + 1)
         self.runner = GraphRunner(
             model,
             Limits(
@@ -251,7 +268,7 @@ class Board:
                 window=config.sliding_window,
                 context=self.end,
                 canvas=config.canvas_length,
-                forward=2 * case.batch * config.canvas_length,
+                forward=max(PAGE, 2 * case.batch * config.canvas_length),
             ),
             graphs=graphs,
             kv_dtype=kv_dtype(model, case.kv_cache_dtype),
@@ -264,34 +281,48 @@ class Board:
             self.runner.run(self._encodes(start, min(start + PAGE, self.case.context)))
         self._assign(self.case.context)
 
-    def steps_at(
-        self, step: int, start: int | None = None, limits: Sequence[TabledConstraint | None] | None = None
-    ) -> list[Denoise]:
-        """Step `step` of every request's canvas, which never stops. `limits` by slot."""
-        heat = temperature(step, t_min=0.4, t_max=0.8, steps=48)
+    def steps_at(self, step: int, start: int | None = None) -> list[Denoise]:
+        """Step `step` of every request's canvas, which never stops."""
+        heat = temperature(step, t_min=ENDLESS.t_min, t_max=ENDLESS.t_max, steps=ENDLESS.temperature_steps)
         return [
             Denoise(
                 slot=slot, start=self.case.context if start is None else start, length=self.config.canvas_length,
-                canvas_index=0, step=step, seed=slot, temperature=heat, last=False, eos_ids=(1, 106),
-                **rule_fields(GenerationSettings(stability_threshold=NEVER, confidence_threshold=1e-9)),
-                constraint=None if limits is None else limits[slot],
+                canvas_index=0, step=step, seed=slot, temperature=heat, last=False, eos_ids=EOS_IDS,
+                **rule_fields(ENDLESS),
             )
             for slot in range(self.case.batch)
         ]  # fmt: skip
 
     def engine_times(self, constraint: Constraint | None = None) -> list[float]:
-        """`engine_ms` of every repetition, after a warm-up."""
-        return [self.engine_ms(constraint) for _ in range(self.case.repeats + 1)][1:]
+        """`engine_ms` of every repetition, after a warm-up, all under one constraint."""
+        engine = Engine(
+            self.runner,
+            _Spelled(),
+            vocab_size=self.config.vocab_size,
+            canvas_length=self.config.canvas_length,
+            eos_ids=EOS_IDS,
+            settings=EngineSettings(slots=self.case.batch, prompt_tokens=PAGE),
+        )
+        return [self.engine_ms(engine, constraint) for _ in range(self.case.repeats + 1)][1:]
 
-    def engine_ms(self, constraint: Constraint | None = None) -> float:
-        """Milliseconds per step of one canvas each, including the host, all under one constraint."""
-        length = self.config.canvas_length
-        started, limits = time.perf_counter(), None
-        if constraint is not None:
-            limits = [constraint.begin().canvas(length, length) for _ in range(self.case.batch)]
-        for step in range(self.case.steps):
-            self.runner.run(self.steps_at(step, limits=limits))
-        return 1e3 * (time.perf_counter() - started) / self.case.steps
+    def engine_ms(self, engine: Engine, constraint: Constraint | None = None) -> float:
+        """Milliseconds per step of an engine on this board's runner, all of whose slots have a canvas."""
+        slots = range(self.case.batch)
+        for slot in slots:
+            settings = replace(ENDLESS, seed=slot, max_tokens=self.config.canvas_length)
+            prompt = tuple(self.ids[slot, : max(1, self.case.context)].tolist())
+            request = Request(request_id=slot, prompt=prompt, settings=settings, constraint=constraint, drafts=False)
+            engine.add(request, lambda event: None)
+        engine.step()
+        assert not engine.scheduler.waiting, "there is no room for every slot's request"
+        while not all(job.step for job in engine.scheduler.running.values()):
+            engine.step()
+        started = time.perf_counter()
+        for _ in range(self.case.steps):
+            engine.step()
+        ms = 1e3 * (time.perf_counter() - started) / self.case.steps
+        engine.cancel_all(slots)
+        return ms
 
     def graph_ms(self, work: Sequence[Denoise | Encode]) -> float:
         """Milliseconds of the captured step alone, repeated on the same input."""

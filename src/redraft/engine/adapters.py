@@ -7,10 +7,10 @@ request reads what another adapter wrote.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from redraft.diffusion.constraint import Constraint
-from redraft.engine.work import Denoise, DenoiseResult, Runner, Segment
+from redraft.engine.work import Denoise, DenoiseResult, Runner, Segment, nothing
 
 
 class RunnerByAdapter:
@@ -42,14 +42,23 @@ class RunnerByAdapter:
         for runner, segments in self._divided(work):
             runner.capture(segments)
 
-    def run(self, work: Sequence[Segment]) -> list[DenoiseResult]:
+    def prepare(self, work: Sequence[Segment]) -> None:
+        """See `work.Runner.prepare`; with several adapters nothing is prepared."""
+        if len(divided := list(self._divided(work))) == 1:
+            divided[0][0].prepare(work)
+
+    def run(self, work: Sequence[Segment], meanwhile: Callable[[], None] = nothing) -> list[DenoiseResult]:
         """See `work.Runner.run`."""
         results = {}
-        for runner, segments in self._divided(work):
-            results |= {result.slot: result for result in runner.run(segments)}
+        *firsts, (last, segments) = self._divided(work)
+        for runner, own in firsts:
+            results |= {result.slot: result for result in runner.run(own)}
+        results |= {result.slot: result for result in last.run(segments, meanwhile)}
         return [results[segment.slot] for segment in work if isinstance(segment, Denoise)]
 
-    def _divided(self, work: Sequence[Segment]) -> Iterator[tuple[Runner, list[Segment]]]:
-        """Each adapter's runner and its segments."""
-        for adapter in dict.fromkeys(segment.adapter for segment in work):
-            yield self._runners[adapter], [segment for segment in work if segment.adapter == adapter]
+    def _divided(self, work: Sequence[Segment]) -> Iterator[tuple[Runner, Sequence[Segment]]]:
+        """Each adapter's runner and its segments; all of them, as they are, if they have one adapter."""
+        adapters = dict.fromkeys(segment.adapter for segment in work)
+        for adapter in adapters:
+            own = work if len(adapters) == 1 else [segment for segment in work if segment.adapter == adapter]
+            yield self._runners[adapter], own

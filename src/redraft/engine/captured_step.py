@@ -31,6 +31,7 @@ class CapturedStep:
     def launch(self) -> tuple[Tensor, ...]:
         """Start the step on what the host has written; returns hidden states [R,D] on every device, possibly still
         being computed."""
+        self.buffers.send()
         if self._graph is None:
             return self.launch_singly()
         self._graph.replay()
@@ -38,18 +39,18 @@ class CapturedStep:
         return self._hidden
 
     def wait(self) -> None:
-        """Wait until the last report has arrived; then the host may write again. The device may still be working."""
+        """Wait until the last report has arrived; then the next step may be launched. The device may still work."""
         if self._delivered is not None:
             self._delivered.synchronize()
 
     def give_up(self) -> None:
-        """After an error, which may have come before the report: wait for all that has been launched, so that the host
-        may write again."""
+        """After an error, which may have come before the report: wait for all that has been launched, so that the next
+        step may be."""
         if self._delivered is not None:
             torch.cuda.current_stream(self.buffers.device).synchronize()
 
     def launch_singly(self) -> tuple[Tensor, ...]:
-        """Run the step one operation at a time, without waiting; for comparing operations and timing them."""
+        """Run the step one operation at a time on what was sent last, without waiting; for comparing and timing."""
         self.buffers.upload()
         return self._step(self.deliver)
 

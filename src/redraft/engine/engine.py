@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, KeysView, Sequence
 from contextlib import ExitStack
+from functools import partial
 
 import numpy as np
 
@@ -18,7 +19,7 @@ from redraft.engine.scheduler import ForwardPlan, Scheduler
 from redraft.engine.settings import EngineSettings
 from redraft.engine.stats import Counters, EngineStats
 from redraft.engine.transcript import Transcript
-from redraft.engine.work import DenoiseResult, Runner, Segment
+from redraft.engine.work import Denoise, DenoiseResult, Runner, Segment
 from redraft.errors import EngineError, InputError, NotFiniteError, PromptError, QueueFullError, SettingError
 from redraft.model.placement import without_autocast
 from redraft.text.marks import Decoder
@@ -59,6 +60,7 @@ class Engine:
         self._clock, self._step_clock = clock, StepClock()
         self._open: dict[int, Answer] = {}
         self._timed: dict[int, Answer] = {}  # those of them that have a timeout
+        self._ahead: tuple[ForwardPlan, list[Segment]] | None = None
         self._iterators = Iterators()
 
     def now(self) -> float:
@@ -114,16 +116,13 @@ class Engine:
         plan = self.scheduler.plan()
         if not plan.turns:
             return
-        for job in plan.moved:
-            self.runner.assign(job.slot, job.table.full, job.table.sliding)
         work = self._work(plan, started)
         planned = self._clock()
         self.runner.capture(work)
         before = self._clock()
         with without_autocast():
-            results = self.runner.run(work)
+            results = self.runner.run(work, partial(self._look_ahead, plan, work))
         after = self._clock()
-        self.scheduler.ran(plan)
         self._record_forward(plan, after - before)
         self._process_results(plan, results, after)
         self.counters.schedule_seconds += (planned - started) + (self._clock() - after)
@@ -148,9 +147,11 @@ class Engine:
     def fail_running(self, error: BaseException) -> list[int]:
         """After `step` has raised this: end the requests that hold a slot, and return their ids.
 
-        There is no telling how far their canvases got. Those that wait can go on.
+        There is no telling how far their canvases got, or what is in their pages. Those that wait can go on.
         """
         running = list(self.scheduler.running)
+        for job in self.scheduler.running.values():
+            self.scheduler.distrust(job)
         reason = f"{type(error).__name__}: {error}".removesuffix(": ")
         self.fail_all(running, EngineError(f"A forward failed with {reason}"))
         return running
@@ -258,7 +259,12 @@ class Engine:
             self.scheduler.forget_prefixes()
 
     def _work(self, plan: ForwardPlan, now: float) -> list[Segment]:
-        """The plan's segments; canvases with a latency budget get their step caps."""
+        """The plan's segments, for which the runner knows the pages."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] is plan:
+            return ahead[1]
+        for job in plan.moved:
+            self.runner.assign(job.slot, job.table.full, job.table.sliding)
         work: list[Segment] = []
         expected = self._step_clock.seconds(plan.tokens)
         for turn in plan.turns:
@@ -266,6 +272,19 @@ class Engine:
             answer.pick_steps(now, expected)
             work += answer.segments(turn)
         return work
+
+    def _look_ahead(self, plan: ForwardPlan, work: Sequence[Segment]) -> None:
+        """While a forward runs: prepare the next one, which it will be if no canvas is done and nobody comes or goes.
+
+        The host's part of most steps of few canvases is then over before the device has to wait for it.
+        """
+        self.scheduler.ran(plan)
+        done = any(isinstance(segment, Denoise) and segment.last for segment in work)
+        timed = any(self._open[turn.job.request_id].settings.latency_budget_ms for turn in plan.turns)
+        if not done and not timed:
+            following = self.scheduler.plan()
+            self._ahead = following, self._work(following, self._clock())
+            self.runner.prepare(self._ahead[1])
 
     def _record_forward(self, plan: ForwardPlan, seconds: float) -> None:
         self._step_clock.observe(plan.tokens, seconds)

@@ -108,21 +108,24 @@ class StepFields:
 class StepBuffers:
     """The two blocks of a bucket of S segments, and the pinned block for the step's report.
 
-    Segments that are not written are unused; their results go to the slot after the `slots` real ones, see `SlotState`.
+    Segments that are not written are unused, at first all of them; their results go to the slot after the `slots` real
+    ones, see `SlotState`.
     """
 
     def __init__(self, segments: int, rows: int, pages: int, device: torch.device, *, slots: int) -> None:
         words = segments * sum(_columns(rows, pages).values())
         pinned = device.type == "cuda"
+        self._written = torch.zeros(words, dtype=torch.int32)
         self._host_block = torch.zeros(words, dtype=torch.int32, pin_memory=pinned)
         self._device_block = torch.zeros(words, dtype=torch.int32, device=device)
         self._report = torch.zeros(segments, Report.words(rows), dtype=torch.int32, pin_memory=pinned)
         self._arrived = self._report.numpy()
-        views = _views(self._host_block, segments, rows, pages)
+        views = _views(self._written, segments, rows, pages)
         self._host: dict[str, np.ndarray] = {name: view.numpy() for name, view in views.items()}
         self.fields = StepFields(views=_views(self._device_block, segments, rows, pages), rows=rows)
         self._discard, self._zeros = slots, slots + 1
         self._clear()
+        self.send()
 
     @property
     def device(self) -> torch.device:
@@ -135,7 +138,7 @@ class StepBuffers:
         tables: Mapping[LayerType, NDArray[np.int32]],
         places: Mapping[PlacedImage, int],
     ) -> None:
-        """Write the segments of a forward, of at most L tokens each, to the host's block.
+        """Write the segments of a forward, of at most L tokens each; the forward before may still be running.
 
         `tables` int32 [C,P] are all slots' pages, `places` the rows of `Inputs.images` in which images begin.
         """
@@ -149,8 +152,12 @@ class StepBuffers:
             else:
                 self._write_canvas(index, segment)
 
+    def send(self) -> None:
+        """Put what was written last where a step takes it from; no step of these buffers may be running."""
+        self._host_block.copy_(self._written)
+
     def upload(self) -> None:
-        """Copy what the host has written; in a graph this is one node."""
+        """Copy what the host has sent to the device; in a graph this is one node."""
         self._device_block.copy_(self._host_block, non_blocking=True)
 
     def download(self, block: Tensor, first: int = 0) -> None:

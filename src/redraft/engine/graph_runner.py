@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from weakref import WeakSet
@@ -33,7 +33,7 @@ from redraft.engine.graph_buffers import StepBuffers
 from redraft.engine.graph_step import SlotState, new_slots, run_step
 from redraft.engine.runner import attach_logprobs
 from redraft.engine.slot_pages import SlotPages
-from redraft.engine.work import Denoise, DenoiseResult, Encode, Limits, Segment
+from redraft.engine.work import Denoise, DenoiseResult, Encode, Limits, Segment, nothing
 from redraft.kernels.streams import GraphMemory, on_device
 from redraft.kernels.switches import graphable
 from redraft.model.packed.forward import new_images
@@ -66,6 +66,18 @@ class Shared:
     rehearsing: threading.Lock = field(default_factory=threading.Lock)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Launch:
+    """Segments of one launch, in the order in which they are written to the host's block of the step that takes them.
+
+    `rounds` are those canvases among them that obey a constraint, see `constrained_step.in_rounds`.
+    """
+
+    parts: list[Segment]
+    step: CapturedStep
+    rounds: list[list[Canvases]]
+
+
 class GraphRunner:
     """Runs forwards of a packed model; see `engine.work.Runner`.
 
@@ -86,6 +98,7 @@ class GraphRunner:
         self.model, self.limits = model, limits
         self.shared = _new_shared(model, limits, graphs, kv_dtype) if shared is None else shared
         self._steps: dict[int, CapturedStep] = {}
+        self._prepared: tuple[Sequence[Segment], Launch] | None = None
 
     def for_model(self, model: PackedTransformer) -> GraphRunner:
         """A runner for another model of this shape, with its own graphs; everything else is shared, see `Shared`."""
@@ -143,26 +156,41 @@ class GraphRunner:
     @torch.inference_mode()
     def capture(self, work: Sequence[Segment]) -> None:
         """See `engine.work.Runner`."""
-        if self.shared.graphs is None or len(self._steps) == len(BUCKETS):
+        if self.shared.graphs is None or len(self._steps) == len(BUCKETS) or self._launch_prepared_for(work):
             return
         with on_device(self.model.device):
             for parts in self._launches(work):
                 self.bucket(len(parts))
 
     @torch.inference_mode()
-    def run(self, work: Sequence[Segment]) -> list[DenoiseResult]:
+    def prepare(self, work: Sequence[Segment]) -> None:
+        """See `engine.work.Runner`: writes what a single launch sends, unless images or a new graph are needed."""
+        launches = list(self._launches(work))
+        if len(launches) == 1 and _bucket(len(launches[0])) in self._steps and not any(map(_images, work)):
+            self._prepared = work, self._written(launches[0], {})
+
+    @torch.inference_mode()
+    def run(self, work: Sequence[Segment], meanwhile: Callable[[], None] = nothing) -> list[DenoiseResult]:
         """See `engine.work.Runner`."""
+        launch, self._prepared = self._launch_prepared_for(work), None
         results: list[DenoiseResult] = []
         pages = self.shared.pages
         pages.begin(work)
         with on_device(self.model.device):
-            places = self._see([image for segment in work if isinstance(segment, Encode) for image in segment.images])
-            for parts in self._launches(work):
-                results += self._forward(parts, places)
+            if launch is None:
+                places = self._see([image for segment in work for image in _images(segment)])
+                *firsts, last = self._launches(work)
+                for parts in firsts:
+                    results += self._forward(self._written(parts, places), nothing)
+                launch = self._written(last, places)
+            results += self._forward(launch, meanwhile)
         order = {segment.slot: number for number, segment in enumerate(work) if isinstance(segment, Denoise)}
         results.sort(key=lambda one: order[one.slot])
         pages.trust(one.slot for one in results if np.isfinite(one.entropy).all())
         return results
+
+    def _launch_prepared_for(self, work: Sequence[Segment]) -> Launch | None:
+        return self._prepared[1] if self._prepared is not None and self._prepared[0] is work else None
 
     def _launches(self, work: Sequence[Segment]) -> Iterator[list[Segment]]:
         """Parts in runs that fit a graph, keeping those of one segment together: they may see each other."""
@@ -195,18 +223,24 @@ class GraphRunner:
             first += image.content.tokens
         return places
 
-    def _forward(self, parts: list[Segment], places: Mapping[PlacedImage, int]) -> list[DenoiseResult]:
+    def _written(self, parts: list[Segment], places: Mapping[PlacedImage, int]) -> Launch:
+        """A launch of these segments, with all that the host sends for it written."""
         parts, rounds = self._by_automaton(parts)
         step = self.bucket(len(parts))
         step.buffers.write(parts, self.shared.pages.tables, places)
+        return Launch(parts=parts, step=step, rounds=rounds)
+
+    def _forward(self, launch: Launch, meanwhile: Callable[[], None]) -> list[DenoiseResult]:
+        parts, step = launch.parts, launch.step
         for part in parts:
             if isinstance(part, Denoise) and part.constraint is not None and part.step == 0:
                 self._begin(part, part.constraint)
         try:
             hidden = step.launch()
-            for canvases in rounds:
+            for canvases in launch.rounds:
                 fields = step.buffers.fields
                 sample_constrained(self.model.packed, fields, self.shared.state, hidden, canvases, step.deliver)
+            meanwhile()
         except BaseException:
             step.give_up()
             raise
@@ -281,6 +315,10 @@ def _spread(*groups: Sequence[Segment]) -> list[Segment]:
     """All parts, with each group spread evenly: GPUs divide segments by their order, and sample only the canvases."""
     placed = [((number + 0.5) / len(group), part) for group in groups for number, part in enumerate(group)]
     return [part for _, part in sorted(placed, key=lambda one: one[0])]
+
+
+def _images(segment: Segment) -> tuple[PlacedImage, ...]:
+    return segment.images if isinstance(segment, Encode) else ()
 
 
 def _bucket(segments: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Self
 
@@ -17,7 +17,7 @@ from redraft.diffusion.constraint import Constraint
 from redraft.diffusion.rng import Draws, Purpose, draw
 from redraft.diffusion.sampler import top_tokens
 from redraft.diffusion.step import CanvasState, StepOutcome, advance, begin
-from redraft.engine.work import Denoise, DenoiseResult, Encode, Limits, Segment
+from redraft.engine.work import Denoise, DenoiseResult, Encode, Limits, Segment, nothing
 from redraft.model import Model, Transformer
 from redraft.model.spans import Span, key_units, run_spans
 from redraft.model.vision import ImageEmbeddings
@@ -75,8 +75,11 @@ class EagerRunner:
     def capture(self, work: Sequence[Segment]) -> None:
         """See `work.Runner.capture`; there is nothing to do."""
 
+    def prepare(self, work: Sequence[Segment]) -> None:
+        """See `work.Runner.prepare`; there is nothing to do."""
+
     @torch.inference_mode()
-    def run(self, work: Sequence[Segment]) -> list[DenoiseResult]:
+    def run(self, work: Sequence[Segment], meanwhile: Callable[[], None] = nothing) -> list[DenoiseResult]:
         """See `work.Runner.run`."""
         for segment in work:
             if isinstance(segment, Denoise) and segment.step == 0:
@@ -87,6 +90,7 @@ class EagerRunner:
             if isinstance(segment, Denoise):
                 results.append(self._step(segment, hidden[row : row + segment.length]))
             row += segment.tokens
+        meanwhile()
         return results
 
     def _span(self, segment: Segment) -> Span:

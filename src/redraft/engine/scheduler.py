@@ -148,7 +148,8 @@ class Scheduler:
         self.running: dict[int, Job] = {}
         self._policy = POLICIES[settings.policy]()
         self._free_slots = list(range(self.slots - 1, -1, -1))
-        self._forward = 0
+        self._planned: ForwardPlan | None = None
+        self._forwards = 0
         self._arrivals = 0
         self._prompt_room = min(pages_for(settings.prompt_tokens) * PAGE, limits.forward)
         self._prompt_room_alone = max(self._prompt_room, limits.prompt)
@@ -188,6 +189,7 @@ class Scheduler:
             with suppress(ValueError):  # it was not queued yet
                 self.waiting.remove(job)
             return
+        self._planned = None
         self.pages.close(job.table)
         self._free_slots.append(job.slot)
         del self.running[job.request_id]
@@ -218,17 +220,50 @@ class Scheduler:
             if table is None:
                 break
             self.waiting.popleft()
-            job.slot, job.table, job.served = self._free_slots.pop(), table, self._forward
+            self._planned = None
+            job.slot, job.table, job.served = self._free_slots.pop(), table, self._forwards
             job.encoded = len(table.full) * PAGE
             self.running[job.request_id] = job
             admitted.append(job)
         return admitted
 
     def plan(self) -> ForwardPlan:
-        """The next forward of the running jobs; it has no turns if nothing can be done."""
-        self._forward += 1
+        """The next forward of the running jobs; it has no turns if nothing can be done.
+
+        It is the same object until that forward has begun, or a job has come, gone, or finished a canvas.
+        """
+        if self._planned is None:
+            self._planned = self._new_plan()
+        return self._planned
+
+    def ran(self, plan: ForwardPlan) -> None:
+        """Advance the jobs of a plan whose forward runs, or has run, and let others use the prompt pages it writes.
+
+        Until `next_canvas` says otherwise, their canvases go on.
+        """
+        self._planned = None
+        self._forwards += 1
+        for turn in plan.turns:
+            job, (first, stop) = turn.job, turn.encode
+            if stop <= job.prompt_length:
+                self.pages.name(job.table, first // PAGE, stop // PAGE)
+            else:
+                job.commit = 0
+            job.encoded = stop
+            job.step += turn.denoise
+            job.served = self._forwards
+            job.moved = self.pages.leave_behind(job.table, stop)
+
+    def next_canvas(self, job: Job, commit: int, length: int) -> None:
+        """The job's canvas is finished: encode `commit` of its tokens next, then start a canvas of `length`."""
+        self._planned = None
+        job.commit, job.length = commit, length
+        job.canvas_index += 1
+        job.step = 0
+
+    def _new_plan(self) -> ForwardPlan:
         ready = [
-            Ready(job.request_id, job.canvas_index, job.step, job.order, self._forward - job.served)
+            Ready(job.request_id, job.canvas_index, job.step, job.order, self._forwards + 1 - job.served)
             for job in self.running.values()
         ]
         alone = all(job.prompt_left for job in self.running.values())  # no canvas waits for the prompts
@@ -241,28 +276,9 @@ class Scheduler:
             self._adopt(job)
             if (turn := self._turn(job, room)) is not None:
                 self._take_pages(job, turn, room)
-                job.served = self._forward
                 turns.append(turn)
         assert turns or not ready, "nobody could be served"
         return ForwardPlan(tuple(turns), tuple(turn.job for turn in turns if turn.job.moved))
-
-    def ran(self, plan: ForwardPlan) -> None:
-        """Advance the jobs of a plan whose forward has run, and let others use the prompt pages it wrote."""
-        for turn in plan.turns:
-            job, (first, stop) = turn.job, turn.encode
-            if stop <= job.prompt_length:
-                self.pages.name(job.table, first // PAGE, stop // PAGE)
-            else:
-                job.commit = 0
-            job.encoded = stop
-            job.step += turn.denoise
-            job.moved = self.pages.leave_behind(job.table, stop)
-
-    def next_canvas(self, job: Job, commit: int, length: int) -> None:
-        """The job's canvas is finished: encode `commit` of its tokens next, then start a canvas of `length`."""
-        job.commit, job.length = commit, length
-        job.canvas_index += 1
-        job.step = 0
 
     def _adopt(self, job: Job) -> None:
         """Skip prompt pages that others have written since the job was admitted."""

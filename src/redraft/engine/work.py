@@ -14,7 +14,7 @@ The scheduler decides what runs and where; a `Runner` (eager, or CUDA graphs) ow
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -123,6 +123,10 @@ class Limits:
     prompt: int = 0
 
 
+def nothing() -> None:
+    """What to do meanwhile if there is nothing to do."""
+
+
 class Runner(Protocol):
     """Runs forwards. Owns the weights, the tensors of the pages and the state of each slot's canvas between steps.
 
@@ -168,9 +172,14 @@ class Runner(Protocol):
         """Capture the graphs that this forward needs and that have not been, so that timing `run` excludes it."""
         ...
 
-    def run(self, work: Sequence[Segment]) -> list[DenoiseResult]:
+    def prepare(self, work: Sequence[Segment]) -> None:
+        """Do what can be done for this forward while the one before it runs; `run` may get it next, or another."""
+        ...
+
+    def run(self, work: Sequence[Segment], meanwhile: Callable[[], None] = nothing) -> list[DenoiseResult]:
         """Run one forward; returns one result per Denoise, in the order of `work`.
 
         A slot has at most one Denoise in a forward. Its Encodes come before it and in the order of their positions.
+        `meanwhile` is called once, while the device works if it can work alone; an exception in it is the forward's.
         """
         ...
