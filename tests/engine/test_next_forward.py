@@ -45,6 +45,7 @@ class TestLookAhead:
         assert watched.ahead[:2] == [False, True]
         assert rest.count(True) == 3
         assert len(watched.prepared) == sum(watched.ahead)  # nothing is prepared behind a canvas' last step
+        assert () not in watched.prepared
 
     def test_who_comes_or_goes_meanwhile_is_noticed(self, make: Make) -> None:
         engine, watched = self.watched(make)
@@ -58,6 +59,15 @@ class TestLookAhead:
         engine.step()
         assert len(watched.ran[-1]) == 3  # a step, and a prompt with its first step
         assert watched.ahead == [False, True, False, False]
+
+    def test_nothing_prepared_outlives_its_answer(self, make: Make) -> None:
+        """A runner may keep a constraint's tables on a device with it."""
+        engine, watched = self.watched(make)
+        add(engine, ask(1))
+        engine.step()
+        engine.cancel(1)
+        assert engine._ahead is None
+        assert watched.prepared[-1] == ()
 
     def test_who_only_waits_in_the_queue_changes_nothing(self, make: Make) -> None:
         engine, watched = self.watched(make, slots=1)
@@ -82,7 +92,9 @@ class TestLookAhead:
         engine, watched = self.watched(make, slots=3)
         ahead = run(engine, requests)
         assert any(watched.ahead)
-        assert len(watched.prepared) > sum(watched.ahead)  # some canvases were done sooner than expected
+        assert len([work for work in watched.prepared if work]) > sum(
+            watched.ahead
+        )  # some canvases were done sooner than expected
         monkeypatch.setattr(Engine, "_look_ahead", lambda self, plan, work: self.scheduler.ran(plan))
         plainly = run(make(slots=3), requests)
         assert {number: untimed(told) for number, told in ahead.items()} == {

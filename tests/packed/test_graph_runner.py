@@ -209,7 +209,6 @@ def test_forwards_that_need_images_or_graphs_or_several_launches_are_not_prepare
     shown = Encode(slot=0, start=0, token_ids=ids(0, 9), images=(PlacedImage(start=2, content=picture),))
     for ready in (False, True):
         for work, possible in (([step_of(0, 20, 1)], ready), (many, False), ([shown], False)):
-            runner._prepared = None
             runner.prepare(work)
             assert (runner._prepared is not None) == possible
         runner.bucket(1)
@@ -237,6 +236,8 @@ def test_adapters_beside_each_other_answer_as_alone(plain: Transformer, packed: 
     own = [step_of(0, 20, 2, seed=1)]
     together.run(own, lambda: together.prepare(own))
     assert first._prepared is not None
+    together.prepare(again[1:2])
+    assert first._prepared is None
     for slot, name in enumerate(names):
         alone = new_runner(packed if name is None else twins[name])
         alone.run([Encode(slot=slot, start=0, token_ids=prompt)])

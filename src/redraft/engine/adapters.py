@@ -44,8 +44,9 @@ class RunnerByAdapter:
 
     def prepare(self, work: Sequence[Segment]) -> None:
         """See `work.Runner.prepare`; with several adapters nothing is prepared."""
-        if len(divided := list(self._divided(work))) == 1:
-            divided[0][0].prepare(work)
+        adapters = {segment.adapter for segment in work}
+        for adapter, runner in self._runners.items():
+            runner.prepare(work if adapters == {adapter} else ())
 
     def run(self, work: Sequence[Segment], meanwhile: Callable[[], None] = nothing) -> list[DenoiseResult]:
         """See `work.Runner.run`."""

@@ -359,6 +359,9 @@ class Engine:
     def _free(self, answer: Answer) -> None:
         """Return the slot and pages of an answer that has ended, also if the runner fails at it."""
         job = answer.job
+        if self._ahead is not None:
+            self._ahead = None
+            self.runner.prepare(())  # what was prepared would keep the answer's constraint
         had_slot = job.slot >= 0
         if had_slot:
             self.counters.record_release(len(answer.request.prompt), answer.cached_tokens)

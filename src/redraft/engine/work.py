@@ -173,7 +173,10 @@ class Runner(Protocol):
         ...
 
     def prepare(self, work: Sequence[Segment]) -> None:
-        """Do what can be done for this forward while the one before it runs; `run` may get it next, or another."""
+        """Do what can be done for this forward while the one before it runs, and forget what was prepared before.
+
+        `run` may get it next, or another; without segments, nothing is prepared.
+        """
         ...
 
     def run(self, work: Sequence[Segment], meanwhile: Callable[[], None] = nothing) -> list[DenoiseResult]:
