@@ -83,3 +83,17 @@ def test_what_is_left_while_another_thread_captures_waits_for_it() -> None:
     over.set()
     thread.join()
     assert not there
+
+
+def test_a_capture_that_fails_gives_back_what_was_left_as_well() -> None:
+    kept = [GraphMemory(CPU)]
+
+    def fails() -> None:
+        with streams._keeping_pools():
+            kept.clear()
+            assert len(there) == 1
+            raise MemoryError
+
+    with pytest.raises(MemoryError):
+        fails()
+    assert not there

@@ -279,12 +279,13 @@ class Engine:
         The host's part of most steps of few canvases is then over before the device has to wait for it.
         """
         self.scheduler.ran(plan)
-        done = any(isinstance(segment, Denoise) and segment.last for segment in work)
-        timed = any(self._open[turn.job.request_id].settings.latency_budget_ms for turn in plan.turns)
-        if not done and not timed:
-            following = self.scheduler.plan()
-            self._ahead = following, self._work(following, self._clock())
-            self.runner.prepare(self._ahead[1])
+        if any(isinstance(segment, Denoise) and segment.last for segment in work):
+            return
+        following = self.scheduler.plan()
+        if any(self._open[turn.job.request_id].settings.latency_budget_ms for turn in following.turns):
+            return  # their step caps follow from the time at which their forward begins
+        self._ahead = following, self._work(following, self._clock())
+        self.runner.prepare(self._ahead[1])
 
     def _record_forward(self, plan: ForwardPlan, seconds: float) -> None:
         self._step_clock.observe(plan.tokens, seconds)

@@ -74,11 +74,13 @@ def _give_back(number: int) -> None:
 @contextmanager
 def _keeping_pools() -> Iterator[None]:
     """Inside, no pool is given back; afterwards those are whose turn it would have been."""
-    with _capturing:
-        yield
-    for _ in range(len(_left)):
-        with suppress(IndexError):  # another thread has done it
-            _give_back(_left.pop())
+    try:
+        with _capturing:
+            yield
+    finally:
+        for _ in range(len(_left)):
+            with suppress(IndexError):  # another thread has done it
+                _give_back(_left.pop())
 
 
 def capture(work: Callable[[], T], memory: GraphMemory, *, rehearsed: bool = False) -> tuple[torch.cuda.CUDAGraph, T]:
