@@ -53,7 +53,7 @@ def test_what_is_left_during_a_capture_goes_behind_it(cycle: bool, elsewhere: bo
     kept = [GraphMemory(CPU)]
     if cycle:
         kept.append(kept)  # type: ignore[arg-type]
-    with streams._keeping_pools():
+    with streams.keeping_pools():
         streams_capturing.set()
         del kept
         collector = threading.Thread(target=gc.collect)
@@ -71,7 +71,7 @@ def test_what_is_left_while_another_thread_captures_waits_for_it() -> None:
     memory, begun, over = GraphMemory(CPU), threading.Event(), threading.Event()
 
     def capture() -> None:
-        with streams._keeping_pools():
+        with streams.keeping_pools():
             begun.set()
             over.wait(10)
 
@@ -89,7 +89,7 @@ def test_a_capture_that_fails_gives_back_what_was_left_as_well() -> None:
     kept = [GraphMemory(CPU)]
 
     def fails() -> None:
-        with streams._keeping_pools():
+        with streams.keeping_pools():
             kept.clear()
             assert len(there) == 1
             raise MemoryError

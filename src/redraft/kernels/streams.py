@@ -72,8 +72,8 @@ def _give_back(number: int) -> None:
 
 
 @contextmanager
-def _keeping_pools() -> Iterator[None]:
-    """Inside, no pool is given back; afterwards those are whose turn it would have been."""
+def keeping_pools() -> Iterator[None]:
+    """Inside, for a capture, no `GraphMemory` is given back; afterwards it is all that would have been."""
     try:
         with _capturing:
             yield
@@ -92,7 +92,7 @@ def capture(work: Callable[[], T], memory: GraphMemory, *, rehearsed: bool = Fal
     """
     first, *_ = memory.pools
     stream = _capture_stream(first)
-    with exclusive_streams(), _keeping_pools():
+    with exclusive_streams(), keeping_pools():
         stream.wait_stream(torch.cuda.current_stream())
         torch.cuda.empty_cache()  # memory cached elsewhere is not available to the pools
         with _captured_in(memory.pools):

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from redraft.diffusion.corruption import seed_for
+from redraft.kernels.streams import keeping_pools
 from redraft.train.batch import Batch
 from redraft.train.recipe import Recipe
 from redraft.train.two_stream import BatchLosses, TwoStream
@@ -105,7 +106,8 @@ class CapturedPass:
         graph = torch.cuda.CUDAGraph()
         graph.register_generator_state(self._generator)
         # Other threads, such as those of NCCL, may use the device meanwhile.
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._side, capture_error_mode="thread_local"):
+        captured = torch.cuda.graph(graph, pool=self._pool, stream=self._side, capture_error_mode="thread_local")
+        with keeping_pools(), captured:
             outcome = self._stream.noised(self._batch, self._generator, conditioned)
             outcome.loss.backward()
         gradients = [(weight, weight.grad) for weight in self._stream.parameters() if weight.grad is not None]
