@@ -200,6 +200,10 @@ def test_what_is_prepared_while_a_step_runs_is_what_runs_next(
     third = ahead.run(other)
     assert len(written) == 4
     assert [first, second, third] == [plainly.run(work) for work in (steps[0], steps[1], other)]
+    ahead.prepare(other)
+    for _ in range(2):  # what is prepared is sent once
+        ahead.run(other)
+    assert len(written) == 4 + 2 + 3  # the plain runner's three
 
 
 def test_forwards_that_need_images_or_graphs_or_several_launches_are_not_prepared(packed: PackedTransformer) -> None:
