@@ -175,7 +175,10 @@ def test_more_segments_than_the_largest_graph_run_in_turns(packed: PackedTransfo
     prompt = ids(7, 300)  # 19 segments of 16 rows
     chunks = [Encode(slot=0, start=at, token_ids=prompt[at : at + 256]) for at in (0, 256)]
     others = [Encode(slot=1, start=at, token_ids=prompt[at : at + 256]) for at in (0, 256)]
-    results = runner.run([*chunks, *others, step_of(0, 300, 0), step_of(1, 300, 0, seed=100)])
+    meanwhile = list[object]()
+    work = [*chunks, *others, step_of(0, 300, 0), step_of(1, 300, 0, seed=100)]
+    results = runner.run(work, lambda: meanwhile.append(None))
+    assert meanwhile == [None]
     whole.run(chunks)
     assert np.array_equal(results[0].argmax_canvas, results[1].argmax_canvas)
     assert same(results[0], whole.run([step_of(0, 300, 0)])[0])

@@ -164,18 +164,24 @@ class StepBuffers:
         """Copy a report [S,2+4L], or that of some segments from `first` on, to the host."""
         self._report[first : first + len(block)].copy_(block, non_blocking=True)
 
-    def result(self, index: int, segment: Denoise) -> DenoiseResult:
-        """What the last report to arrive, see `kernels.triton.step.Report`, says of a canvas."""
-        report = self._arrived[index].copy()  # the next report comes to the same place
-        canvas, argmax, accepted, entropy = report[2:].reshape(4, -1)[:, : segment.length]
-        return DenoiseResult(
-            slot=segment.slot,
-            canvas=canvas,
-            argmax_canvas=argmax,
-            accepted=accepted.astype(bool),
-            entropy=entropy.view(np.float32),
-            converged=bool(report[0]),
-        )
+    def results(self, segments: Sequence[Segment]) -> dict[int, DenoiseResult]:
+        """What the last report to arrive, see `kernels.triton.step.Report`, says of the canvases, by their index."""
+        report = self._arrived[: len(segments)].copy()  # the next report comes to the same place
+        canvas, argmax, accepted, entropy = report[:, 2:].reshape(len(segments), 4, -1).swapaxes(0, 1)
+        accepted, entropy = accepted.astype(bool), entropy.view(np.float32)
+        converged = report[:, 0].astype(bool).tolist()
+        return {
+            index: DenoiseResult(
+                slot=segment.slot,
+                canvas=canvas[index, : segment.length],
+                argmax_canvas=argmax[index, : segment.length],
+                accepted=accepted[index, : segment.length],
+                entropy=entropy[index, : segment.length],
+                converged=converged[index],
+            )
+            for index, segment in enumerate(segments)
+            if isinstance(segment, Denoise)
+        }
 
     def _clear(self) -> None:
         """Leave all segments unused."""

@@ -246,14 +246,12 @@ class GraphRunner:
             step.give_up()
             raise
         step.wait()
-        rows = self.limits.canvas
-        return [
-            attach_logprobs(
-                self.model, hidden[0][index * rows :][: part.length], part, step.buffers.result(index, part)
-            )
-            for index, part in enumerate(parts)
-            if isinstance(part, Denoise)
-        ]
+        results = step.buffers.results(parts)
+        for index, part in enumerate(parts):
+            if isinstance(part, Denoise) and part.logprobs is not None:
+                rows = hidden[0][index * self.limits.canvas :][: part.length]
+                results[index] = attach_logprobs(self.model, rows, part, results[index])
+        return [*results.values()]
 
     def _by_automaton(self, parts: list[Segment]) -> tuple[list[Segment], list[list[Canvases]]]:
         """The parts in another order, constrained canvases last, and the rounds in which these are sampled."""
