@@ -4,17 +4,20 @@ import json
 import re
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from running import constraint
 from typer.testing import CliRunner
 
-from redraft.bench import kernels
+from redraft.bench import kernels, step
 from redraft.bench.clock import ClockWatch
 from redraft.bench.gpu import require_gpu
 from redraft.bench.random_weights import STD, random_source
@@ -23,9 +26,11 @@ from redraft.bench.roofline import Ceilings, floor_ms, step_components
 from redraft.bench.step import LIKELY_TOKENS, PARTS, Board, PartTime, StepCase, StepResult, cases, sharpened
 from redraft.cli import bench_gpu
 from redraft.cli.main import app, main
+from redraft.config import LayerType
 from redraft.engine.work import Denoise, DenoiseResult, Encode, Segment
 from redraft.errors import SettingError
 from redraft.kernels.switches import OPERATIONS
+from redraft.kernels.triton.routing import Routing
 from redraft.model.packed.build import pack
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.packed.weights import tensors
@@ -119,6 +124,35 @@ def test_the_board_runs_prompts_longer_than_the_window_and_steps(monkeypatch: py
     assert len(canvases) >= 2 * 2 * 3  # of two repetitions, the first of which warms up
     board.prefill()  # its pages are its own again
     assert [one.slot for one in board.runner.run(board.steps_at(1))] == [0, 1]
+
+
+def test_graphs_are_measured_on_the_boards_own_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine has had the board's runner before, also one whose requests obey a constraint."""
+    config = replace(preset("nano"), sliding_window=256, max_position_embeddings=4096)
+    model = PackedTransformer(pack(config, random_source(config, CPU, torch.float32), device=CPU, dtype=torch.float32))
+    case = StepCase(batch=2, context=300, steps=1, repeats=1)
+    fresh, measured = Board(model, case), list[dict[LayerType, NDArray[np.int32]]]()
+    fresh.prefill()
+
+    def graph_ms(board: Board, work: Sequence[Segment]) -> float:
+        measured.append({kind: table.copy() for kind, table in board.runner.shared.pages.tables.items()})
+        return 1.0
+
+    monkeypatch.setattr(Board, "graph_ms", graph_ms)
+    monkeypatch.setattr(step, "sampler_gb", lambda model, batch: 0.0)
+    monkeypatch.setattr(step, "_memory", lambda model: {})
+    monkeypatch.setattr(step, "free_cached_memory", lambda: None)
+    monkeypatch.setattr(
+        step, "operation_times", lambda board: ({}, [Routing(torch.zeros(1), *[torch.zeros(0)] * 4, 1, 1)])
+    )
+    monkeypatch.setattr(step, "ClockWatch", lambda device: nullcontext(SimpleNamespace(medians={})))
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: None)
+    result = step.measure_step(model, case, ASSUMED, {"letters": constraint("[a-z]{3,99}")})
+    assert (result.graph_ms, result.fused_ms) == ((1.0,), 1.0)
+    assert [len(times) for times in (result.engine_ms, result.constrained_ms["letters"])] == [1, 1]
+    for tables in measured:
+        for kind, table in fresh.runner.shared.pages.tables.items():
+            assert np.array_equal(tables[kind], table)
 
 
 @pytest.mark.parametrize("fp8", [False, True])
