@@ -372,6 +372,23 @@ def test_a_page_is_clean_for_who_gets_it_while_nothing_is_known_of_who_gave_it_b
         assert [bool(values[page].isfinite().all()) for page in (4, 1)] == [True, False]
 
 
+def test_a_page_is_clean_for_who_was_to_get_it_when_the_one_who_gave_it_back_failed(packed: PackedTransformer) -> None:
+    """The next forward is planned while one runs, so a page may have a new owner before the old one is known to fail.
+    Those that were shared stay as they are."""
+    runner = new_runner(packed)
+    values = runner.shared.pages.stored[0].values[0]
+    for sliding in ((5, 1), (4, 1)):
+        runner.assign(0, (4, 1), sliding)
+        runner.run([Encode(slot=0, start=0, token_ids=ids(0, 256)), Encode(slot=0, start=256, token_ids=ids(1, 20))])
+        values[sliding[0], 200] = np.nan
+    runner.assign(0, (4, 1), (-1, 1))
+    runner.assign(1, (7, 2), (7, 4))  # is to write to page 4
+    runner.assign(2, (3, 8), (5, 8))  # reads page 5, too
+    runner.release(0)
+    runner.run([Encode(slot=slot, start=256, token_ids=ids(2, 20)) for slot in (1, 2)])
+    assert [bool(values[page].isfinite().all()) for page in (4, 5)] == [True, False]
+
+
 def test_pages_that_cannot_be_cleaned_at_once_are_cleaned_before_they_are_used_again(
     packed: PackedTransformer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,8 @@
 """What the host sends to the device before a step and reads back afterwards: one small copy each way.
 
-All numbers of a forward are in one block of 32-bit words, laid out the same on both sides: pinned memory that the host
-fills, and device memory whose views the kernels read. Shapes: S segments, L rows of each, P pages of a request.
+All numbers of a forward are in one block of 32-bit words, of which there are three, laid out the same: the host writes
+the next one while a step runs, a step takes its own from pinned memory, and kernels read views of the device's. Shapes:
+S segments, L rows of each, P pages of a request.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ class StepFields:
 
 
 class StepBuffers:
-    """The two blocks of a bucket of S segments, and the pinned block for the step's report.
+    """The blocks of a bucket of S segments, and the pinned one for the step's report.
 
     Segments that are not written are unused, at first all of them; their results go to the slot after the `slots` real
     ones, see `SlotState`.
@@ -115,12 +116,12 @@ class StepBuffers:
     def __init__(self, segments: int, rows: int, pages: int, device: torch.device, *, slots: int) -> None:
         words = segments * sum(_columns(rows, pages).values())
         pinned = device.type == "cuda"
-        self._written = torch.zeros(words, dtype=torch.int32)
+        self._next_block = torch.zeros(words, dtype=torch.int32)
         self._host_block = torch.zeros(words, dtype=torch.int32, pin_memory=pinned)
         self._device_block = torch.zeros(words, dtype=torch.int32, device=device)
         self._report = torch.zeros(segments, Report.words(rows), dtype=torch.int32, pin_memory=pinned)
         self._arrived = self._report.numpy()
-        views = _views(self._written, segments, rows, pages)
+        views = _views(self._next_block, segments, rows, pages)
         self._host: dict[str, np.ndarray] = {name: view.numpy() for name, view in views.items()}
         self.fields = StepFields(views=_views(self._device_block, segments, rows, pages), rows=rows)
         self._discard, self._zeros = slots, slots + 1
@@ -154,7 +155,7 @@ class StepBuffers:
 
     def send(self) -> None:
         """Put what was written last where a step takes it from; no step of these buffers may be running."""
-        self._host_block.copy_(self._written)
+        self._host_block.copy_(self._next_block)
 
     def upload(self) -> None:
         """Copy what the host has sent to the device; in a graph this is one node."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +41,8 @@ class SlotPages:
         """All pages that a slot has held for its present request."""
         self._unclean: dict[LayerType, set[int]] = {kind: set() for kind in _KINDS}
         """Pages that nobody holds and that may have numbers that are not finite."""
+        self._given_back: set[int] = set()
+        """Sliding pages that a slot gave back before it was released in doubt; another holds them by now."""
         self._doubtful: set[int] = set()
         """Slots whose last forward gave numbers that are not finite, or no numbers at all."""
 
@@ -64,6 +65,8 @@ class SlotPages:
         if doubtful:
             for kind, unclean in self._unclean.items():
                 unclean |= self._only_in(slot, kind)
+            given_back = self._touched[SLIDING][slot].difference(self._held[SLIDING][slot])
+            self._given_back |= given_back - self._unclean[SLIDING]
         self._doubtful.discard(slot)
         self.assign(slot, (), ())
         for touched in self._touched.values():
@@ -97,17 +100,19 @@ class SlotPages:
         return clean
 
     def _suspect(self, work: Sequence[Segment]) -> None:
-        """Note pages that segments write to and that another request, of which nothing is known yet, has given back.
+        """Note pages that segments write to and that another request, of which nothing good is known, has given back.
 
         Only those of sliding layers are given back before a request ends.
         """
-        held, touched = self._held[SLIDING], self._touched[SLIDING]
-        for other, segment in product(self._doubtful, work):
-            if other != segment.slot:
-                pages = held[segment.slot][segment.start // PAGE : pages_for(segment.start + segment.tokens)]
-                given_back = touched[other].intersection(pages)
-                touched[other] -= given_back
-                self._unclean[SLIDING] |= given_back
+        if not self._doubtful and not self._given_back:
+            return
+        for segment in work:
+            pages = self._held[SLIDING][segment.slot][segment.start // PAGE : pages_for(segment.start + segment.tokens)]
+            others = (self._touched[SLIDING][other] for other in self._doubtful if other != segment.slot)
+            for suspects in (self._given_back, *others):
+                written = suspects.intersection(pages)
+                suspects -= written
+                self._unclean[SLIDING] |= written
 
     def _only_in(self, slot: int, kind: LayerType) -> set[int]:
         """The pages that only this slot has held. Shared ones are left alone, so that others notice what is wrong."""
