@@ -278,14 +278,18 @@ class Engine:
 
         The host's part of most steps of few canvases is then over before the device has to wait for it.
         """
+        started = self._clock()
         self.scheduler.ran(plan)
-        if any(isinstance(segment, Denoise) and segment.last for segment in work):
-            return
-        following = self.scheduler.plan()
-        if any(self._open[turn.job.request_id].settings.latency_budget_ms for turn in following.turns):
-            return  # their step caps follow from the time at which their forward begins
-        self._ahead = following, self._work(following, self._clock())
-        self.runner.prepare(self._ahead[1])
+        if not any(isinstance(segment, Denoise) and segment.last for segment in work):
+            self._prepare(self.scheduler.plan(), started)
+        self.counters.schedule_seconds += self._clock() - started
+
+    def _prepare(self, plan: ForwardPlan, now: float) -> None:
+        """Prepare a forward, unless step caps in it follow from the time at which it will begin."""
+        if not any(self._open[turn.job.request_id].settings.latency_budget_ms for turn in plan.turns):
+            work = self._work(plan, now)
+            self._ahead = plan, work
+            self.runner.prepare(work)
 
     def _record_forward(self, plan: ForwardPlan, seconds: float) -> None:
         self._step_clock.observe(plan.tokens, seconds)

@@ -20,8 +20,8 @@ class Counters:
     encoded_tokens          prompt and commit tokens that were run
     ended                   requests by how they ended
     answer_seconds          of ended requests, including the time they waited
-    schedule_seconds        time in the scheduler and in making events, except while a forward runs
-    forward_seconds         time in the runner, with what is prepared meanwhile
+    schedule_seconds        time in the scheduler and in making events, some of it while a forward runs
+    forward_seconds         time in the runner
     """
 
     forwards: int = 0
