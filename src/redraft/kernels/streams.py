@@ -73,9 +73,12 @@ def _give_back(number: int) -> None:
 
 @contextmanager
 def keeping_pools() -> Iterator[None]:
-    """Inside, for a capture, no `GraphMemory` is given back; afterwards it is all that would have been."""
+    """Inside, for a capture, no `GraphMemory` is given back; afterwards it is all that would have been.
+
+    Other threads are kept off the side streams, too: whoever holds one of the two locks may want the other.
+    """
     try:
-        with _capturing:
+        with exclusive_streams(), _capturing:
             yield
     finally:
         for _ in range(len(_left)):
@@ -92,7 +95,7 @@ def capture(work: Callable[[], T], memory: GraphMemory, *, rehearsed: bool = Fal
     """
     first, *_ = memory.pools
     stream = _capture_stream(first)
-    with exclusive_streams(), keeping_pools():
+    with keeping_pools():
         stream.wait_stream(torch.cuda.current_stream())
         torch.cuda.empty_cache()  # memory cached elsewhere is not available to the pools
         with _captured_in(memory.pools):
