@@ -16,6 +16,7 @@ from serving import ServerProcess
 from redraft.engine.runner import EagerRunner
 from redraft.engine.settings import EngineSettings
 from redraft.llm import LLM
+from redraft.serve.faults import Fault
 from redraft.serve.service import Service
 from redraft.serve.settings import ServeSettings
 
@@ -56,9 +57,27 @@ def test_a_stop_does_not_wait_for_the_warm_up_and_knows_that_it_goes_on(
         assert (service.phase, service.busy) == ("stopping", True)
         over.set()
         await loading
-        await service.engine.ended()
+        assert service.phase == "stopping"  # though it has loaded now
+        await service.watch()  # an end that was asked for is no failure
         await service.stop(0)
         assert (service.phase, service.busy) == ("stopping", False)
+
+    asyncio.run(life())
+
+
+def test_who_could_not_know_of_a_stop_yet_is_still_told_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though no request is open that a stop would wait for; with no time for open ones it does not wait at all."""
+    monkeypatch.setattr("redraft.serve.service.LINGER_SECONDS", 60)
+    service = Service(ServeSettings(names=("random",)))
+
+    async def life() -> None:
+        waits = asyncio.create_task(service.stop(30))
+        await asyncio.sleep(0.1)
+        assert not waits.done()
+        with pytest.raises(Fault, match="shutting down"):
+            await service.admit("answers").__aenter__()
+        waits.cancel()
+        await asyncio.wait_for(service.stop(0), 20)
 
     asyncio.run(life())
 
