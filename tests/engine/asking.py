@@ -15,16 +15,6 @@ SETTINGS = GenerationSettings(max_tokens=40, steps=5, entropy_bound=3.0, confide
 Make = Callable[..., Engine]
 
 
-class Spelled:
-    """A tokenizer's decoder that spells every token in three characters."""
-
-    def __init__(self) -> None:
-        self.special_ids: dict[str, int] = {}
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        return "".join(f"{token:02x} " for token in token_ids)
-
-
 def prompt(length: int, seed: int = 0) -> tuple[int, ...]:
     return tuple(torch.randint(2, 256, (length,), generator=torch.Generator().manual_seed(seed)).tolist())
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from asking import CANVAS, Make, Spelled
+from asking import CANVAS, Make
 
 from redraft.engine.build import limits_for
 from redraft.engine.engine import Engine
@@ -14,6 +14,7 @@ from redraft.engine.runner import EagerRunner
 from redraft.engine.settings import EngineSettings
 from redraft.model import Transformer
 from redraft.model.presets import preset
+from spelled import Spelled
 
 
 @pytest.fixture(scope="session")

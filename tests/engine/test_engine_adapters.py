@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from asking import CANVAS, Spelled, add, ask, end_of, prompt, run, untimed
+from asking import CANVAS, add, ask, end_of, prompt, run, untimed
 
 from random_adapter import random_adapter
 from redraft.cache.prefix import prefix_keys
@@ -21,6 +21,7 @@ from redraft.engine.work import Encode, Segment
 from redraft.errors import NotFiniteError, SettingError
 from redraft.model import Transformer
 from redraft.model.adapters import Adapter, merge, with_adapter
+from spelled import Spelled
 
 PAGES = 600
 """Prompt tokens: two whole pages and a bit."""

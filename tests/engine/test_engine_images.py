@@ -8,7 +8,7 @@ from hashlib import blake2b
 
 import pytest
 import torch
-from asking import CANVAS, SETTINGS, Spelled, prompt, run, untimed
+from asking import CANVAS, SETTINGS, prompt, run, untimed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,6 +27,7 @@ from redraft.model import Transformer
 from redraft.reference import Reference
 from redraft.text.images import Image
 from redraft.text.placing import EncodedPrompt, place_images
+from spelled import Spelled
 
 MARKS = (17, 19, 20)
 LAYOUTS = {

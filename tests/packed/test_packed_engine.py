@@ -13,6 +13,7 @@ from redraft.engine.request import Finished, Request
 from redraft.engine.settings import EngineSettings
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.presets import preset
+from spelled import Spelled
 
 VARIANTS = (
     {},
@@ -28,16 +29,6 @@ def config() -> ModelConfig:
     """A window that prompts leave behind, so that requests give pages back while they run."""
     shape = {"num_experts": 8, "top_k_experts": 3, "sliding_window": 100, "max_position_embeddings": 2048}
     return replace(preset("nano"), **shape)  # type: ignore[arg-type]
-
-
-class Spelled:
-    """Spells every token in three characters."""
-
-    def __init__(self) -> None:
-        self.special_ids: dict[str, int] = {}
-
-    def decode(self, token_ids: object) -> str:
-        return "".join(f"{token:02x} " for token in token_ids)  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="module")
