@@ -104,6 +104,7 @@ def test_a_compiler_whose_quotation_does_not_end(
 
 @needs_compiler
 def test_a_blank_compiler_is_the_systems(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CC", raising=False)
     usual = build._compiler()
     monkeypatch.setenv("CC", " ")
     assert build._compiler() == usual
