@@ -61,7 +61,7 @@ def test_settings_are_judged_before_a_model_is_loaded(cli: Cli, args: tuple[str,
     [
         (("--dtype", "float16"), "dtype is 'float16'; it must be one of auto, bfloat16, float32."),
         (("--device", "tpu"), "device is 'tpu'"),
-        (("--quantization", "fp4"), "quantization is 'fp4'; it must be one of fp8, int4, or None."),
+        (("--quantization", "fp4"), "quantization is 'fp4'; it must be one of fp8, int4, or left out."),
         (("--t-max", "0.3"), "t_max is 0.3; it must be above t_min (0.4)."),
         (("--max-tokens", "100000"), "max_tokens is 100000"),
     ],

@@ -87,6 +87,7 @@ def test_the_command_simulates_measures_and_draws(cli: Cli, folder: Path, tmp_pa
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
     assert len(outcome.json["simulated"]) == len(COSTS) * len(NAMES) * 3 * len(POLICIES)
+    assert (outcome.json["slots"], outcome.json["measured_slots"]) == (2, 1)
     measured = outcome.json["measured"]
     assert [one["policy"] for one in measured] == list(POLICIES)
     assert len({one["tokens"] for one in measured}) == 1

@@ -125,6 +125,7 @@ def test_the_first_canvas_is_the_first_text_and_both_times_count_from_when_it_wa
         (("--concurrency", "0"), "concurrency is '0'"),
         (("--concurrency", "1.5"), "concurrency is '1.5'"),
         (("--concurrency", "", "--rates", ""), "There is no load"),
+        (("--url", "http://127.0.0.1:9", "--model", "tiny"), "give one of them"),
         (("--url", "ftp://x"), "is not the http:// address"),
         (("--url", "http://127.0.0.1:99999"), "is not the http:// address"),
         (("--url", "http://[::1"), "is not the http:// address"),

@@ -28,7 +28,7 @@ def test_the_difference_is_one_that_patch_reads(cli: Cli, folder: Path, file: Pa
     assert outcome.code == 0
     assert file.read_bytes() == CONTENT
     lines = outcome.out.split("\n")
-    assert lines[0] == f"--- a/{file}"
+    assert lines[0] == f"--- a{file}"
     assert [line for line in lines if line.startswith("-\t")] == ["-\tsecond = 2\r"]
     assert " third = 3 # é 🙂" in lines
 
@@ -96,7 +96,7 @@ def test_files_that_are_none(cli: Cli, tmp_path: Path, file: Path) -> None:
     assert "cannot be read: No such file" in cli("edit", tmp_path / "none", "x", "--lines", 1).err
     assert "--write needs a file" in cli("edit", "-", "x", "--lines", 1, "--write", stdin=b"a").err
     file.write_bytes(b"")
-    assert "lines 1 to 1 are not in the text, which has 0" in cli("edit", file, "x", "--lines", 1).err
+    assert "Line 1 is not in the text, which has 0" in cli("edit", file, "x", "--lines", 1).err
 
 
 def test_what_was_saved_in_the_meantime_is_not_overwritten(

@@ -49,6 +49,16 @@ def test_the_other_tasks_use_their_own_sets(cli: Cli, folder: Path) -> None:
         assert outcome.json["total"] == 1
 
 
+@pytest.mark.parametrize(
+    "options",
+    [("sudoku", "--batch-size"), ("curve", "--batch-size"), ("decide", "--reads"), ("formats", "--group")],
+)
+def test_numbers_of_nothing_are_refused_before_a_model_is_loaded(cli: Cli, options: tuple[str, str]) -> None:
+    name, option = options
+    outcome = cli("eval", name, option, 0, "--model", "no-such-folder")
+    assert (outcome.code, outcome.err) == (2, f"error: {option} is 0; it must be at least 1.\n")
+
+
 def test_all_methods_of_infilling_are_a_table(cli: Cli, folder: Path) -> None:
     given = ("--middle", "--except-every", 2, "--limit", 1, "--steps", 1, "--max-tokens", 2, "--model", folder)
     outcome = cli("eval", "infill", "--method", "all", *given)

@@ -23,7 +23,7 @@ def test_a_rename_goes_on(cli: Cli, files: tuple[Path, Path]) -> None:
     outcome = cli("next-edit", new, "--since", "-", stdin=OLD.encode())
     assert outcome.code == 0, outcome.err
     lines = outcome.out.splitlines()
-    assert lines[0] == f"--- a/{new}"
+    assert lines[0] == f"--- a{new}"
     assert "-    count += item" in lines
     assert "+    total += item" in lines
     assert new.read_text() == NEW
@@ -50,7 +50,7 @@ def test_the_cursor_may_stand_behind_the_last_line_end(cli: Cli, files: tuple[Pa
     outcome = cli("next-edit", new, "--since", old, "--at", "5:1", "--json")
     assert outcome.code == 0, outcome.err
     assert outcome.json["edit"]["text"] == "total"
-    assert "lines 6 to 6 are not in the text" in cli("next-edit", new, "--since", old, "--at", "6").err
+    assert "Line 6 is not in the text" in cli("next-edit", new, "--since", old, "--at", "6").err
 
 
 def test_a_column_behind_a_line_is_its_end(cli: Cli, files: tuple[Path, Path]) -> None:
@@ -69,7 +69,7 @@ def test_a_column_behind_a_line_is_its_end(cli: Cli, files: tuple[Path, Path]) -
         ((), "Give the text before the edits with --since, or the cursor with --at"),
         (("--at", "x"), "--at is 'x'; it must be LINE or LINE:COLUMN"),
         (("--at", "1:0"), "it must be LINE or LINE:COLUMN"),
-        (("--at", "9"), "lines 9 to 9 are not in the text, which has 4"),
+        (("--at", "9"), "Line 9 is not in the text, which has 4"),
         (("--since", "none.py"), "cannot be read"),
         (("--at", "1", "--steps", "0"), "steps is 0"),
     ],

@@ -108,6 +108,12 @@ def test_a_file_that_is_no_trace(cli: Cli, tmp_path: Path, content: bytes) -> No
     assert outcome.err.count("\n") == 1
 
 
+def test_an_empty_trace(cli: Cli, tmp_path: Path) -> None:
+    file = tmp_path / "empty"
+    file.touch()
+    assert cli("replay", file).err == f"error: The trace {file} is empty.\n"
+
+
 def test_a_trace_that_is_not_there(cli: Cli) -> None:
     outcome = cli("replay", "nowhere.jsonl")
     assert (outcome.code, outcome.out) == (2, "")

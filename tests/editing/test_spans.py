@@ -59,7 +59,8 @@ def test_every_character_is_in_one_line(text: str) -> None:
 
 @pytest.mark.parametrize(("first", "last"), [(0, 1), (1, 6), (3, 2), (6, 6), (None, 1), ("1", 1), (1.0, 2), (True, 2)])
 def test_lines_that_are_not_there(first: Any, last: Any) -> None:
-    with pytest.raises(PromptError, match=f"The lines {first} to {last} are not in the text, which has 5"):
+    which = f"Line {first} is" if first == last else f"The lines {first} to {last} are"
+    with pytest.raises(PromptError, match=f"^{which} not in the text, which has 5"):
         line_span(TEXTS[0], first, last)
 
 
@@ -170,3 +171,4 @@ def test_a_diff_as_git_writes_it() -> None:
         "@@ -1,5 +1,4 @@", "-a", "-b", "+q", " a", " b", " a"
     ]  # fmt: skip
     assert unified_diff("a", "b", "my file").startswith("--- a/my file\t\n+++ b/my file\t\n@@")
+    assert unified_diff("a", "b", "/tmp/f").startswith("--- a/tmp/f\n+++ b/tmp/f\n@@")

@@ -289,8 +289,8 @@ def test_the_seam_is_opened_where_the_causal_pass_finds_it_likeliest(llm: LLM) -
     [
         ({"max_tokens": 0}, "max_tokens is 0"),
         ({"max_tokens": True}, "max_tokens is True"),
-        ({"max_tokens": 300}, "may have 1 to 256 tokens"),
-        ({"max_tokens": 20, "canvas_length": 16}, "longer than the hole's 20 tokens"),
+        ({"max_tokens": 300, "canvas_length": 512}, "may have 1 to 256 tokens"),
+        ({"max_tokens": 20, "canvas_length": 16}, "is 20; on a canvas of 16 a filling may have 1 to 15 tokens"),
         ({"max_tokens": 200, "canvas_length": 500}, "leaves no room in the context of 256"),
         ({"length": 0}, "length is 0"),
         ({"length": 3, "max_tokens": 4}, "both given"),

@@ -120,7 +120,7 @@ def test_one_format_does_not_become_another(
 
 
 def test_unknown_quantization_is_one_sentence() -> None:
-    with pytest.raises(SettingError, match=r"^quantization is 'fp4'; it must be one of fp8, int4, or None\.$"):
+    with pytest.raises(SettingError, match=r"^quantization is 'fp4'; it must be one of fp8, int4, or left out\.$"):
         redraft.load("tiny", device="cpu", quantization="fp4")
 
 

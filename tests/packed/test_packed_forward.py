@@ -112,7 +112,7 @@ def test_a_model_is_called_by_the_format_of_whichever_matrices_have_one(plain: T
 
 
 def test_an_unknown_format_is_refused(plain: Transformer) -> None:
-    with pytest.raises(SettingError, match=r"^quantization is 'fp4'; it must be one of fp8, int4, or None\.$"):
+    with pytest.raises(SettingError, match=r"^quantization is 'fp4'; it must be one of fp8, int4, or left out\.$"):
         pack(plain.config, plain.state_dict().__getitem__, device=CPU, dtype=torch.float32, quantization="fp4")
 
 

@@ -34,11 +34,11 @@ def print_results(name: str, records: Sequence[Mapping[str, Any]], folder: Path 
         print_json({**(records[0] if len(records) == 1 else {"bench": name, "results": records}), **written})
 
 
-def number_table(title: str, *columns: str) -> Any:
+def number_table(title: str, *columns: str, gap: int = 3) -> Any:
     """A table without lines, whose columns after the first are numbers."""
     from rich.table import Table
 
-    table = Table(title, box=None, pad_edge=False, padding=(0, 3, 0, 0))
+    table = Table(title, box=None, pad_edge=False, padding=(0, gap, 0, 0))
     for column in columns:
         table.add_column(column, justify="right")
     return table

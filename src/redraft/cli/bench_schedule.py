@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,7 +21,9 @@ def schedule(
     model: Annotated[str, option("--model", "tiny, a folder, or a hub id.", "MODEL")] = "tiny",
     simulated: Annotated[int, option("--simulated", "Requests per simulation.", "N")] = 150,
     measured: Annotated[int, option("--measured", "Requests for the model; 0 for none.", "N")] = 12,
-    slots: Annotated[int, option("--slots", "Requests worked on at a time.", "N")] = 8,
+    slots: Annotated[
+        int, option("--slots", "Requests worked on at a time; at most a third of those for the model.", "N")
+    ] = 8,
     max_tokens: Annotated[int, option("--max-tokens", "Tokens of each answer measured.", "N")] = 64,
     device: Annotated[str, option("--device", "auto, cpu, cuda or cuda:N.", "DEVICE")] = "auto",
     plot: Annotated[Path | None, option("--plot", "Draw the simulations to FILE.", "FILE")] = None,
@@ -40,12 +43,12 @@ def schedule(
     at_least(0, measured=measured)
     check_picture(plot)
     console = Console(highlight=False)
-    console = Console(highlight=False, width=max(console.width, 132))  # the tables are unreadable when they wrap
     rows = simulate_all(requests=simulated, slots=slots)
     if not json:
         _print(console, rows)
     llm = ModelOptions(model=model, device=device).load() if measured else None
-    answers = [] if llm is None else _measure(llm, measured, slots, max_tokens)
+    measured_slots = max(1, min(slots, measured // 3))  # some requests wait, so that there is something to decide
+    answers = [] if llm is None else _measure(llm, measured, measured_slots, max_tokens)
     if answers and not json:
         _print_measured(console, model, answers)
     record = {
@@ -55,6 +58,7 @@ def schedule(
         "costs": {cost.name: {"ms_at_tokens": dict(cost.points), "source": cost.source} for cost in COSTS},
         "model": model,
         "slots": slots,
+        "measured_slots": measured_slots,
         **({"device": processor()} if llm is None else device_facts(llm.model.device)),
         "versions": versions(),
         "command": command_line(),
@@ -69,26 +73,23 @@ def _measure(llm: LLM, requests: int, slots: int, max_tokens: int) -> list[Measu
     from redraft.bench.schedule import measure
     from redraft.engine.policy import POLICIES
 
-    slots = max(1, min(slots, requests // 3))  # a third of them at a time, so that there is something to decide
     measure(llm, "mixed", requests=1, slots=1, max_tokens=16)
     return [measure(llm, policy, requests=requests, slots=slots, max_tokens=max_tokens) for policy in POLICIES]
 
 
 def _print(console: Console, rows: list[Row]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for name in ("cost", "steps", "load", "policy"):
-        table.add_column(name, no_wrap=True)
-    for name in ("canvases/s", "first canvas p50", "p95", "answer p50", "p95", "canvases/forward"):
-        table.add_column(name, justify="right")
-    for row in rows:
-        times = (f"{seconds:.2f} s" for seconds in (*row.first_canvas, *row.answer))
-        load = "all at once" if row.load is None else f"{row.load:.0%}"
-        table.add_row(
-            row.cost, row.steps, load, row.policy, f"{row.canvases_per_second:.2f}", *times, f"{row.occupancy:.2f}"
-        )
-    console.print(table)
+    """A table for each cost model and distribution of steps."""
+    columns = ("canv./s", "first", "p95", "answer", "p95", "per forward")
+    for (cost, steps), group in groupby(rows, lambda row: (row.cost, row.steps)):
+        table = number_table("policy", *columns, gap=2)
+        for row in group:
+            load = "at once" if row.load is None else f"{row.load:.0%}"
+            times = (f"{seconds:.2f}" for seconds in (*row.first_canvas, *row.answer))
+            name = f"{load}, {row.policy}"
+            table.add_row(name, f"{row.canvases_per_second:.2f}", *times, f"{row.occupancy:.2f}")
+        console.print(f"{cost}, {steps}; seconds until the first canvas and the answer: median, p95", soft_wrap=True)
+        console.print(table)
+        console.print()
 
 
 def _print_measured(console: Console, model: str, answers: list[Measured]) -> None:
@@ -101,5 +102,4 @@ def _print_measured(console: Console, model: str, answers: list[Measured]) -> No
             f"{row.first_canvas[0]:.2f} s", f"{row.first_canvas[1]:.2f} s", f"{row.occupancy:.2f}",
             f"{one.scheduler_share:.2%} of a forward",
         )  # fmt: skip
-    console.print()
     console.print(table)

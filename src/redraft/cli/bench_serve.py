@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 
 def serve(
     url: Annotated[str | None, option("--url", "URL of a running server.", "URL", default="one is started")] = None,
-    model: Annotated[str, option("--model", "The model of the server that is started.", "MODEL")] = "tiny",
+    model: Annotated[
+        str | None, option("--model", "The model of the server that is started.", "MODEL", default="tiny")
+    ] = None,
     concurrency: Annotated[str, option("--concurrency", "Closed loop: clients at a time.", "N,N,...")] = "1,4,8",
     rates: Annotated[str, option("--rates", "Open loop: requests per second.", "X,X,...", default="none")] = "",
     requests: Annotated[int, option("--requests", "Requests of each load.", "N")] = 32,
@@ -45,6 +47,8 @@ def serve(
 
     from redraft.bench.load import LoadGenerator, Target, make_questions, read_lengths
 
+    if url is not None and model is not None:
+        raise InputError("--url names a server that runs already, and --model one to be started; give one of them.")
     clients, speeds = _numbers("concurrency", concurrency), _numbers("rates", rates)
     at_least(1, requests=requests)
     if not clients + speeds:
@@ -56,7 +60,7 @@ def serve(
     settings = SamplingOptions(preset=preset, steps=steps).given()
     console = Console(stderr=True)
     levels: list[Level] = []
-    with _server(url, model) as address, Progress(console=console, disable=not console.is_terminal) as bar:
+    with _server(url, model or "tiny") as address, Progress(console=console, disable=not console.is_terminal) as bar:
         server = Target(address, key=key)
         name = server.model()
         generator = LoadGenerator(server, name, make_questions(server, pairs, _text(), requests), settings)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from redraft.cli.bench_results import command_line
-from redraft.cli.options import JsonFlag
+from redraft.cli.options import JsonAlone
 from redraft.cli.output import print_json
 
 
@@ -30,7 +30,7 @@ def train(
     eager: Annotated[bool, typer.Option("--eager", metavar="", help="Do not compile.")] = False,
     no_capture: Annotated[bool, typer.Option("--no-capture", metavar="", help="Launch kernel by kernel.")] = False,
     device: Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu or cuda.")] = "auto",
-    json: JsonFlag = False,
+    json: JsonAlone = False,
 ) -> None:
     """Train random weights of a shape on random tokens: memory, tokens/s, and percent of the bf16 peak.
 

@@ -76,6 +76,7 @@ def _task_command(name: str) -> Callable[..., None]:
     def command(*, items: ItemOptions, batch_size: BatchSize = 16, model: ModelOptions, sampling: TaskOptions) -> None:
         from redraft.eval.curve import TASKS
 
+        at_least(1, batch_size=batch_size)
         task, given = TASKS[name], sampling.given()
         _run(name, task.evaluate, items.of(task.items(items.file)), items, model, given, batch_size=batch_size)
 
@@ -163,6 +164,7 @@ def decide(
     from redraft.eval import decide as task
     from redraft.eval.tools import TASK
 
+    at_least(1, reads=reads)
     chosen = items.of(task.suitable(TASK.items(items.file)))
     _run("decide", task.evaluate, chosen, items, model, {}, reads=reads, calibrate=calibrate)
 
@@ -184,7 +186,7 @@ def formats(
     from redraft.eval.task import spread
 
     given = sampling.given()
-    at_least(1, limit=limit, prompts=prompts)
+    at_least(1, limit=limit, prompts=prompts, group=group)
     items = {name: spread(TASKS[name].items(), limit) for name in ("sudoku", "tools")}
     llm = model.load()
     half = {"sudoku": prompts // 2, "tools": prompts - prompts // 2}
@@ -227,7 +229,7 @@ def curve(
     from redraft.model.folders import read_config, resolve_folder
 
     chosen, given, counts = curves.task_of(task), sampling.given(), whole_numbers("budgets", budgets)
-    at_least(1, limit=limit)
+    at_least(1, limit=limit, batch_size=batch_size)
     if "steps" in given:
         raise InputError("--budgets varies the steps; leave out --steps.")
     curves.check_budgets(counts)

@@ -177,9 +177,9 @@ def _bytes_table(config: ModelConfig) -> Any:
 
 def _numbers_table(*columns: str) -> Any:
     from rich import box
-    from rich.table import Table
+    from rich.table import Column, Table
 
-    table = Table("part", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table = Table(Column("part", overflow="fold"), box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     return table

@@ -34,7 +34,7 @@ def next_edit(
 ) -> None:
     """Propose the edit that follows from those just made.
 
-    Nothing is printed if none is due. For example: git show HEAD:FILE | redraft next-edit FILE --since -
+    If none is due, standard output stays empty. For example: git show HEAD:FILE | redraft next-edit FILE --since -
     """
     from redraft.editing import edits_between
     from redraft.editing.api import DEFAULT_STEPS

@@ -126,6 +126,8 @@ def _objects(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         raise InputError(f"The trace {path} cannot be read: {why(error)}.") from error
     except UnicodeDecodeError as error:
         raise InputError(f"The trace {path} is not UTF-8 text: byte {error.start} cannot be decoded.") from error
+    if lines == [""]:
+        raise InputError(f"The trace {path} is empty.")
     for number, line in enumerate(lines, 1):
         try:
             content = json.loads(line)

@@ -62,7 +62,8 @@ def line_span(text: str, first: int, last: int) -> Span:
         ends.append(at + len(line.rstrip("\r\n")))
         at += len(line)
     if not (type(first) is type(last) is int and 1 <= first <= last <= len(starts)):
-        raise PromptError(f"The lines {first} to {last} are not in the text, which has {len(starts)}.")
+        which = f"Line {first} is" if first == last else f"The lines {first} to {last} are"
+        raise PromptError(f"{which} not in the text, which has {len(starts)}.")
     return starts[first - 1], ends[last - 1]
 
 
@@ -116,9 +117,9 @@ def line_changes(old: Sequence[str], new: Sequence[str]) -> Sequence[tuple[str, 
 def unified_diff(old: str, new: str, name: str) -> str:
     """A unified diff as `git` and `patch` write it, with three lines of context; empty if nothing changed.
 
-    For them only a newline ends a line, and a name with a space needs a tab after it.
+    For them only a newline ends a line, a name with a space needs a tab after it, and it does not begin with a slash.
     """
-    name += "\t" * (" " in name)
+    name = name.lstrip("/") + "\t" * (" " in name)
     a, b = (_NEWLINES.findall(text) for text in (old, new))
     start, end = common_ends(a, b)  # on many repeated lines, `difflib` alone takes minutes or rewrites them all
     first = max(0, start - 3)

@@ -142,11 +142,10 @@ def _sizes(model: Model, max_tokens: int | None, length: int | None, canvas_leng
     name, longest = ("length", length) if length is not None else ("max_tokens", max_tokens)
     if longest is None:
         longest = min(DEFAULT_HOLE, whole // 2)
-    if type(longest) is not int or not 1 <= longest <= MAX_CANVAS // 2:
-        raise SettingError(f"{name} is {longest!r}; a filling may have 1 to {MAX_CANVAS // 2} tokens.", name)
-    if longest >= whole:
-        sentence = f"canvas_length is {whole}; it must be longer than the hole's {longest} tokens."
-        raise SettingError(sentence, "canvas_length" if canvas_length is not None else name)
+    most = min(MAX_CANVAS // 2, whole - 1)
+    if type(longest) is not int or not 1 <= longest <= most:
+        sentence = f"{name} is {longest!r}; on a canvas of {whole} a filling may have 1 to {most} tokens."
+        raise SettingError(sentence, name)
     # A given length or canvas length leaves the rest of the canvas to the text after the hole.
     known = canvas_length is not None or length is not None
     view = whole - longest if known else min(VIEW, whole - longest)

@@ -43,7 +43,7 @@ def check_format(quantization: str | None) -> None:
     """Raise `SettingError` for anything but the name of a format or None."""
     if quantization is not None and quantization not in QUANTIZATIONS:
         raise SettingError(
-            f"quantization is {quantization!r}; it must be {one_of(QUANTIZATIONS, 'None')}.", "quantization"
+            f"quantization is {quantization!r}; it must be {one_of(QUANTIZATIONS)}, or left out.", "quantization"
         )
 
 
