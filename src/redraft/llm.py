@@ -15,7 +15,7 @@ from redraft.constraints.build import CALLER_KEYWORDS, NAMES, build, says_where_
 from redraft.deciding import Choices, Decision, Question, decide
 from redraft.diffusion.constraint import Constraint
 from redraft.editing import EditResult, NextEdit, RecentEdit, edit, next_edit
-from redraft.engine.answer import canvas_positions
+from redraft.engine.canvas_lengths import canvas_positions, tokens_in
 from redraft.engine.engine import Engine
 from redraft.engine.engines import Engines
 from redraft.engine.request import Event, Finished, Request
@@ -30,7 +30,7 @@ from redraft.model.adapters import adapter_for
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.inference import loaded_with
 from redraft.model.packed.transformer import PackedTransformer
-from redraft.settings import SETTINGS, GenerationSettings, resolve_settings
+from redraft.settings import MIN_CANVAS, SETTINGS, GenerationSettings, resolve_settings
 from redraft.text.marks import Marker
 from redraft.text.placing import EncodedPrompt
 from redraft.text.prompt import thought_open
@@ -321,11 +321,14 @@ class LLM:
         return self._reader.decoded(messages)
 
     def room(self, prompt: int, canvas_length: int | None = None) -> int:
-        """Tokens of the whole canvases that fit after a prompt of that many tokens; 0 or less if none fits."""
+        """Tokens of the whole canvases that fit after a prompt of that many tokens; 0 or less if none fits.
+
+        With `fit_canvas` (preset `fast`) an answer may be longer by a last canvas that is shorter.
+        """
         prompt, length = plain(prompt), plain(canvas_length or self._engines.canvas_length)
         require_type("prompt", prompt, int)
         require_type("canvas_length", length, int)
-        return (self.model.config.max_position_embeddings - prompt) // length * length
+        return tokens_in(self.model.config.max_position_embeddings - prompt, length)
 
     def rehearse(self) -> None:
         """Compile the GPU kernels that the first fill, edit and decision would wait for; any thread may call it.
@@ -394,14 +397,15 @@ class LLM:
         length = settings.canvas_length or self._engines.canvas_length
         if prompt_tokens + canvas_positions(settings, length) <= context:
             return settings
-        room = self.room(prompt_tokens, length)
+        room = tokens_in(context - prompt_tokens, length, fit_canvas=settings.fit_canvas)
         if length >= context:
             sentence = f"A canvas of {length} tokens leaves no room for a prompt in a context of {context}."
             raise SettingError(sentence, "canvas_length")
         if room <= 0:
+            shortest = min(length, MIN_CANVAS) if settings.fit_canvas else length
             raise PromptError(
-                f"The prompt is too long: it has {prompt_tokens} tokens; with a canvas of {length} it must have at "
-                f"most {context - length}.",
+                f"The prompt is too long: it has {prompt_tokens} tokens; with a canvas of {shortest} it must have at "
+                f"most {context - shortest}.",
                 "prompt",
                 code=TOO_LONG,
             )

@@ -3,9 +3,11 @@
 import random
 
 import pytest
+import torch
 
 from redraft.cache.pages import PAGE, PageManager, PagePool, PageTable, pages_for
 from redraft.cache.prefix import prefix_keys
+from redraft.text.images import Image, PlacedImage
 
 WINDOW = 400
 """A token sees the 399 before it: up to three pages of the past."""
@@ -253,3 +255,23 @@ def check(manager: PageManager, tables: list[PageTable]) -> None:
     assert manager.full.available >= sum(table.full_left for table in tables) == manager._full_promised
     assert all(sum(page >= 0 for page in table.sliding) <= table.sliding_most for table in tables)
     assert all(len(table.full) == len(table.sliding) <= pages_for(10**6) for table in tables)
+
+
+def test_pages_that_could_not_be_taken_are_still_promised() -> None:
+    """Only if the books were wrong before: they do not get worse."""
+    manager = PageManager(8, 2, window=PAGE)
+    table = manager.open(2 * PAGE, PAGE, ())
+    assert table is not None
+    manager.sliding.take()
+    with pytest.raises(AssertionError, match="no page is left"):
+        manager.cover(table, 2 * PAGE)
+    manager.close(table)
+    assert manager._full_promised == manager._sliding_promised == 0
+
+
+def test_the_same_image_elsewhere_is_another_prefix() -> None:
+    ids = [7, 9, 8, 7, 9, 8] + [3] * PAGE
+    picture = Image(patches=torch.zeros(1, 1), rows=1, columns=1, tokens=1, digest=b"d" * 32)
+    first, second = (PlacedImage(start=start, content=picture) for start in (1, 4))
+    assert prefix_keys(ids, None, [first]) != prefix_keys(ids, None, [second])
+    assert prefix_keys(ids, None, [first]) == prefix_keys(ids, None, [first])

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 from asking import SETTINGS, Make, ask, end_of, run, untimed
@@ -16,7 +17,7 @@ from redraft.diffusion.records import Commit, DenoiseStep
 from redraft.engine.async_engine import AsyncEngine
 from redraft.engine.request import Finished
 from redraft.engine.work import DenoiseResult, Segment
-from redraft.errors import EngineError, PromptError, QueueFullError
+from redraft.errors import EngineError, PromptError, QueueFullError, SettingError
 from redraft.model import Transformer
 
 LONG = dataclasses.replace(SETTINGS, steps=40, max_tokens=400)
@@ -135,7 +136,7 @@ class TestRefusal:
             with pytest.raises(PromptError, match="prompt is empty"):
                 await front.submit([ask(1), dataclasses.replace(ask(2), prompt=())])
             stats = await settled(front)
-            assert stats.counters.ended == {"cancelled": 1}
+            assert stats.counters.ended == {}  # the first one was taken back
             (stream,) = await front.submit([ask(1)])
             gc.collect()  # drops the streams of what was refused, which must not cancel their namesake
             assert end_of(await collect(stream)).finish_reason == "length"
@@ -323,3 +324,39 @@ class TestClosing:
             del kept
 
         driven(engine, body)
+
+
+def test_who_is_cancelled_while_being_added_leaves_nothing_behind(make: Make) -> None:
+    """Also while somebody keeps the cancelled task, and with it the streams that nobody will read."""
+    engine = make()
+    add, begun = engine.add, threading.Event()
+
+    def slowly(*given: Any, **named: Any) -> None:
+        begun.set()
+        time.sleep(0.2)
+        add(*given, **named)
+
+    async def body(front: AsyncEngine) -> None:
+        task = asyncio.create_task(front.submit([ask(1, settings=LONG)]))
+        await asyncio.to_thread(begun.wait)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        assert (await settled(front)).counters.ended == {"cancelled": 1}
+        assert task.cancelled()
+
+    engine.add = slowly  # type: ignore[method-assign]
+    driven(engine, body)
+
+
+def test_a_group_is_taken_back_without_a_trace_and_refused_at_once_if_it_never_fits(make: Make) -> None:
+    async def body(front: AsyncEngine) -> None:
+        (running,) = await front.submit([ask(0, settings=LONG)])
+        with pytest.raises(QueueFullError):
+            await front.submit([ask(number) for number in range(1, 4)])
+        with pytest.raises(SettingError, match="n is 4; there is room for at most 3 answers at a time"):
+            await front.submit([ask(number) for number in range(1, 5)])
+        await running.aclose()
+        counters = (await settled(front)).counters
+        assert (counters.refused, counters.ended) == (1, {"cancelled": 1})
+
+    driven(make(slots=1, max_waiting=2), body)

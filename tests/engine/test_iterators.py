@@ -327,3 +327,25 @@ def test_an_end_that_another_thread_is_still_telling_is_the_last_event(
         assert untimed(list(engine.answer([one]))) == expected(make, one)
         reading.result(10)
     assert untimed(read) == expected(make, two)
+
+
+def test_ctrl_c_at_the_lock_leaves_it_to_other_threads(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal that comes between taking the lock and knowing of it: without care its thread would keep it."""
+    engine = make()
+    lock = engine._iterators._lock
+    events = engine.answer([ask(1)])
+    next(events)
+
+    class Pressed:
+        def acquire(self) -> bool:
+            plain.acquire()
+            monkeypatch.setattr(lock, "_lock", plain)
+            signal.raise_signal(signal.SIGINT)
+            return True
+
+    plain = lock._lock
+    monkeypatch.setattr(lock, "_lock", Pressed())
+    with pytest.raises(KeyboardInterrupt):
+        list(events)
+    with ThreadPoolExecutor(1) as pool:
+        assert isinstance(pool.submit(lambda: list(engine.answer([ask(2)]))[-1]).result(timeout=20), Finished)

@@ -19,6 +19,7 @@ from random_adapter import random_adapter
 from redraft.cache.paged import page_bytes
 from redraft.diffusion.records import Commit, DenoiseStep
 from redraft.engine.build import limits_for, new_runner
+from redraft.engine.engines import WeightChanges
 from redraft.engine.settings import EngineSettings
 from redraft.engine.work import DenoiseResult, Limits, Segment
 from redraft.errors import ConstraintError, PromptError, SettingError
@@ -166,6 +167,18 @@ def test_changed_weights_are_noticed(llm: LLM) -> None:
     assert before.token_ids != after.token_ids == fresh.token_ids
 
 
+def test_a_weight_that_was_replaced_twice_is_noticed_wherever_the_last_one_lies(llm: LLM) -> None:
+    """The second replacement often gets the memory of the weight that was seen last, and starts with as few writes."""
+    linear, seen = llm.model.layers[0].attention.o_proj, WeightChanges([llm.model])  # type: ignore[union-attr]
+    counts = [seen(), seen()]
+    with torch.no_grad():
+        for _ in range(20):
+            for _ in range(2):
+                linear.weight = torch.nn.Parameter(torch.randn_like(linear.weight), requires_grad=False)
+            counts.append(seen())
+    assert counts == [1, 1, *range(2, 22)]
+
+
 def test_an_adapter_that_comes_while_another_thread_asks_disturbs_nobody(
     llm: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,6 +233,25 @@ def test_a_fitting_canvas_may_end_where_the_context_does(llm: LLM) -> None:
     assert llm.generate(prompt, fit_canvas=True, **given).stats.canvases == 1
     with pytest.raises(PromptError, match="at most"):
         llm.generate(prompt, **given)
+
+
+@pytest.mark.parametrize(
+    ("left", "asked", "given"), [(48, 40, 40), (48, None, 48), (40, None, 32), (17, None, 16), (112, 97, 97)]
+)
+def test_a_fitting_last_canvas_counts_as_long_as_it_is(llm: LLM, left: int, asked: int | None, given: int) -> None:
+    """With canvases of 32: 40 tokens take 32 + 16 positions."""
+    prompt = [2] * (llm.model.config.max_position_embeddings - left)
+    named = {} if asked is None else {"max_tokens": asked}
+    assert llm.request(prompt, canvas_length=32, fit_canvas=True, **named).settings.max_tokens == given
+
+
+def test_what_does_not_fit_even_so_is_refused_with_what_does(llm: LLM) -> None:
+    prompt = [2] * (llm.model.config.max_position_embeddings - 50)
+    with pytest.raises(SettingError, match="has room for only 48"):
+        llm.request(prompt, canvas_length=32, fit_canvas=True, max_tokens=49)
+    context = llm.model.config.max_position_embeddings
+    with pytest.raises(PromptError, match=f"with a canvas of 16 it must have at most {context - 16}[.]"):
+        llm.request([2] * (context - 15), canvas_length=32, fit_canvas=True)
 
 
 def test_answers_in_bf16_are_the_same_alone_and_together() -> None:

@@ -3,12 +3,14 @@
 import dataclasses
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import pytest
 from asking import SETTINGS, Make, add, ask, end_of, run, untimed
 
 from redraft.engine.engine import Engine
-from redraft.engine.request import Failed
-from redraft.engine.work import Denoise, DenoiseResult, Runner, Segment
+from redraft.engine.request import Failed, Finished
+from redraft.engine.scheduler import Scheduler
+from redraft.engine.work import Denoise, DenoiseResult, Limits, Runner, Segment
 
 
 class Watched:
@@ -42,7 +44,7 @@ class TestLookAhead:
         first, *rest = [isinstance(work[-1], Denoise) and work[-1].step == 0 for work in watched.ran]
         assert not first  # the prompt's first page
         assert [not prepared for prepared in watched.ahead[2:]] == rest[1:]
-        assert watched.ahead[:2] == [False, True]
+        assert watched.ahead[:2] == [False, False]  # prompts alone may borrow pages
         assert rest.count(True) == 3
         assert len(watched.prepared) == sum(watched.ahead)  # nothing is prepared behind a canvas' last step
         assert () not in watched.prepared
@@ -120,3 +122,46 @@ class TestLookAhead:
         engine.runner = whole
         assert end_of(run(engine, [ask(1, 600)])[1]).stats.cached_tokens == 0
         assert end_of(run(engine, [ask(1, 600)])[1]).stats.cached_tokens == 512
+
+
+def test_pages_that_a_prompt_may_borrow_are_left_to_whoever_is_admitted_next(make: Make) -> None:
+    """A prompt alone gets forwards of 4,096 tokens, as on a GPU, for whose pages there is no promise."""
+    engine = make(slots=2, prompt_tokens=1024)
+    limits = dataclasses.replace(
+        engine.runner.limits, full_pages=60, sliding_pages=20, window=1024, context=8192, forward=8192, prompt=4096
+    )
+    engine.scheduler = Scheduler(limits, engine.settings)
+    engine.runner = Idle(limits)  # type: ignore[assignment]
+    first = add(engine, ask(1, 6000))
+    engine.step()
+    assert engine.scheduler.pages.sliding.held <= engine.scheduler.running[1].table.sliding_most
+    second = add(engine, ask(2, 6000))
+    while engine.busy:
+        engine.step()
+    assert isinstance(first[-1], Finished)
+    assert isinstance(second[-1], Finished)
+    assert engine.stats().full_pages_used == engine.stats().sliding_pages_used == 0
+
+
+class Idle:
+    """A runner of these limits whose canvases are done at once."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+
+    def assign(self, slot: int, full: Sequence[int], sliding: Sequence[int]) -> None: ...
+    def release(self, slot: int) -> bool:
+        return True
+
+    def capture(self, work: Sequence[Segment]) -> None: ...
+    def prepare(self, work: Sequence[Segment]) -> None: ...
+    def run(self, work: Sequence[Segment], meanwhile: Callable[[], None]) -> list[DenoiseResult]:
+        meanwhile()
+        return [
+            DenoiseResult(
+                slot=step.slot, canvas=np.full(step.length, 2), argmax_canvas=np.full(step.length, 2),
+                accepted=np.ones(step.length, bool), entropy=np.zeros(step.length, np.float32), converged=True,
+            )
+            for step in work
+            if isinstance(step, Denoise)
+        ]  # fmt: skip

@@ -154,11 +154,17 @@ class PageTable:
         """Pages of the sliding layers that it holds: the last ones, as pages are given back from the front."""
         return next((count for count, page in enumerate(reversed(self.sliding)) if page < 0), len(self.sliding))
 
+    @property
+    def borrows(self) -> bool:
+        """Whether it holds more pages of the sliding layers than were promised to it."""
+        return self.sliding_held > self.sliding_most
+
 
 class PageManager:
     """Page tables of all requests, backed by two pools of fixed size.
 
-    A request is admitted only if every page it may ever need can be promised to it, so taking a page never fails.
+    A request is admitted only if every page it may ever need can be promised to it, and while nobody holds more than
+    was promised. So taking a page never fails.
     """
 
     def __init__(self, full_pages: int, sliding_pages: int, window: int) -> None:
@@ -205,9 +211,9 @@ class PageManager:
         if missing <= 0:
             return False
         assert missing <= table.full_left
-        self._full_promised -= missing
         for _ in range(missing):
             table.full.append(self.full.take())
+            self._full_promised -= 1
             table.sliding.append(self.sliding.take())
         assert table.sliding_held <= table.sliding_most + spare
         return True

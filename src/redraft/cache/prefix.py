@@ -15,14 +15,15 @@ def prefix_keys(
 ) -> list[bytes]:
     """One key per whole page of a prompt.
 
-    A key stands for all tokens up to the end of its page, the images that begin among them, and the adapter. It is a
-    cryptographic hash, because a collision would show one user's text to another.
+    A key stands for all tokens up to the end of its page, the images that begin among them, where they do, and the
+    adapter. It is a cryptographic hash, because a collision would show one user's text to another.
     """
     keys: list[bytes] = []
     key = b"" if adapter is None else blake2b(adapter.encode()).digest()
     for start in range(0, len(token_ids) - PAGE + 1, PAGE):
         page = array("q", token_ids[start : start + PAGE]).tobytes()
-        seen = b"".join(image.content.digest for image in images if start <= image.start < start + PAGE)
+        begun = [image for image in images if start <= image.start < start + PAGE]
+        seen = b"".join(image.start.to_bytes(4, "little") + image.content.digest for image in begun)
         key = blake2b(key + page + seen, digest_size=16).digest()
         keys.append(key)
     return keys

@@ -13,12 +13,13 @@ from redraft.cache.prefix import prefix_keys
 from redraft.diffusion.records import Commit, DenoiseStep, FinishReason
 from redraft.diffusion.schedule import temperature
 from redraft.diffusion.step import rule_fields
+from redraft.engine.canvas_lengths import canvas_positions, next_length
 from redraft.engine.latency import steps_within
 from redraft.engine.request import AnswerStats, Ending, Finished, OnEvent, Request, TokenConfidence
 from redraft.engine.scheduler import Job, JobTurn
 from redraft.engine.transcript import Transcript
 from redraft.engine.work import Denoise, DenoiseResult, Encode, Segment
-from redraft.settings import MIN_CANVAS, GenerationSettings
+from redraft.settings import GenerationSettings
 
 if TYPE_CHECKING:
     from redraft.diffusion.constraint import ConstraintState, TabledConstraint
@@ -254,16 +255,3 @@ class Answer:
             TokenConfidence(*token, logprob, pairs)
             for token, logprob, pairs in zip(columns, top.chosen, likely, strict=False)
         ]
-
-
-def next_length(settings: GenerationSettings, canvas_length: int, tokens_left: int) -> int:
-    """Positions of the next canvas: `canvas_length`, or with `fit_canvas` a power of two that holds `tokens_left`."""
-    if not settings.fit_canvas:
-        return canvas_length
-    return min(canvas_length, max(MIN_CANVAS, 1 << (tokens_left - 1).bit_length()))
-
-
-def canvas_positions(settings: GenerationSettings, canvas_length: int) -> int:
-    """Positions of all canvases that `max_tokens` may need; see `next_length`."""
-    first = next_length(settings, canvas_length, settings.max_tokens)
-    return first + -(-max(0, settings.max_tokens - first) // canvas_length) * canvas_length

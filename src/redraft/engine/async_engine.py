@@ -23,7 +23,7 @@ import torch
 from redraft.engine.engine import Engine
 from redraft.engine.request import Event, Failed, Finished, Request
 from redraft.engine.stats import EngineStats
-from redraft.errors import EngineError
+from redraft.errors import EngineError, SettingError
 from redraft.model.interruption import interruptible
 
 T = TypeVar("T")
@@ -133,6 +133,10 @@ class AsyncEngine:
             for stream in streams:
                 stream.forget()
             raise
+        except asyncio.CancelledError:  # they may have been added meanwhile
+            for stream in streams:
+                await stream.aclose()
+            raise
         return streams
 
     async def stream(self, request: Request) -> AsyncGenerator[Event, None]:
@@ -195,13 +199,16 @@ class AsyncEngine:
 
     def _add(self, requests: Sequence[Request], boxes: Sequence[_Mailbox], since: float) -> None:
         """Add all requests or none; called on the model's thread."""
+        most = self._engine.scheduler.slots + self._engine.settings.max_waiting
+        if len(requests) > most:
+            raise SettingError(f"n is {len(requests)}; there is room for at most {most} answers at a time.", "n")
         added: list[int] = []
         try:
             for request, box in zip(requests, boxes, strict=True):
                 self._engine.add(request, box.put, since=since)
                 added.append(request.request_id)
         except Exception:
-            self._engine.cancel_all(added)
+            self._engine.withdraw(added)
             raise
 
     async def _called(self, function: Callable[[], T], queue: deque[_Call]) -> T:

@@ -11,7 +11,8 @@ from functools import partial
 import numpy as np
 
 from redraft.checks import require_type
-from redraft.engine.answer import Answer, next_length
+from redraft.engine.answer import Answer
+from redraft.engine.canvas_lengths import next_length
 from redraft.engine.iterators import Iterators
 from redraft.engine.latency import StepClock
 from redraft.engine.request import Ending, Event, Failed, Finished, OnEvent, Request
@@ -137,6 +138,11 @@ class Engine:
         with ExitStack() as rest:
             for request_id in request_ids:
                 rest.callback(self.cancel, request_id)
+
+    def withdraw(self, request_ids: Iterable[int]) -> None:
+        """Take back requests that have just been added, as if they had never come: no event tells of it."""
+        for request_id in request_ids:
+            self._free(self._open[request_id])
 
     def fail_all(self, request_ids: Iterable[int], error: EngineError) -> None:
         """End several with this error, as `cancel_all` does."""
@@ -276,11 +282,13 @@ class Engine:
     def _look_ahead(self, plan: ForwardPlan, work: Sequence[Segment]) -> None:
         """While a forward runs: prepare the next one, which it will be if no canvas is done and nobody comes or goes.
 
-        The host's part of most steps of few canvases is then over before the device has to wait for it.
+        The host's part of most steps of few canvases is then over before the device has to wait for it. Forwards of
+        prompts alone may borrow pages, which whoever is admitted before them may need, so they are not prepared.
         """
         started = self._clock()
         self.scheduler.ran(plan)
-        if not any(isinstance(segment, Denoise) and segment.last for segment in work):
+        last = any(isinstance(segment, Denoise) and segment.last for segment in work)
+        if not last and not self.scheduler.prompts_alone:
             self._prepare(self.scheduler.plan(), started)
         self.counters.schedule_seconds += self._clock() - started
 
@@ -356,6 +364,8 @@ class Engine:
 
     def _end(self, answer: Answer, last: Finished | Failed) -> None:
         """Free an answer, and tell its last event, also if that fails."""
+        if answer.job.slot >= 0:
+            self.counters.record_release(len(answer.request.prompt), answer.cached_tokens)
         try:
             self._free(answer)
         finally:
@@ -367,12 +377,9 @@ class Engine:
         if self._ahead is not None:
             self._ahead = None
             self.runner.prepare(())  # what was prepared would keep the answer's constraint
-        had_slot = job.slot >= 0
-        if had_slot:
-            self.counters.record_release(len(answer.request.prompt), answer.cached_tokens)
         clean = False
         try:
-            clean = not had_slot or self.runner.release(job.slot)
+            clean = job.slot < 0 or self.runner.release(job.slot)
         finally:
             if not clean:
                 self.scheduler.distrust(job)

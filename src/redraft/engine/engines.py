@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from functools import partial
+from weakref import ref
+
+from torch import Tensor
 
 from redraft.config import MAX_END_IDS
 from redraft.engine.build import new_runner, stored_units
@@ -81,11 +83,31 @@ class Engines:
             eos_ids=self._eos_ids,
             settings=settings,
             adapters=self.adapters,
-            weights=partial(_versions, self.models.values()),
+            weights=WeightChanges(self.models.values()),
         )
 
 
-def _versions(models: Iterable[Model]) -> tuple[tuple[int, int], ...]:
-    """The address of every weight and PyTorch's count of writes to it."""
-    weights = {id(weight): weight for model in models for weight in (*model.parameters(), *model.buffers())}
-    return tuple((weight.data_ptr(), 0 if weight.is_inference() else weight._version) for weight in weights.values())
+class WeightChanges:
+    """Counts how often the weights of some models were found to differ from those of the call before."""
+
+    def __init__(self, models: Iterable[Model]) -> None:
+        self._models = models
+        self._seen: list[tuple[ref[Tensor], int, int]] = []
+        self._changes = 0
+
+    def __call__(self) -> int:
+        """Look for weights that were replaced, or written to through PyTorch, and return the number of changes."""
+        weights = {id(weight): weight for model in self._models for weight in (*model.parameters(), *model.buffers())}
+        now = [(weight, weight.data_ptr(), _writes(weight)) for weight in weights.values()]
+        if len(now) != len(self._seen) or any(
+            old() is not weight or before != after
+            for (old, *before), (weight, *after) in zip(self._seen, now, strict=True)
+        ):
+            self._seen = [(ref(weight), address, writes) for weight, address, writes in now]
+            self._changes += 1
+        return self._changes
+
+
+def _writes(weight: Tensor) -> int:
+    """PyTorch's count of writes to a weight."""
+    return 0 if weight.is_inference() else weight._version

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import signal
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from redraft.engine.answer import Answer
@@ -47,12 +47,21 @@ class Iterators:
         self._working = False
         self._lock = HandoffLock()
 
+    @contextmanager
+    def _alone(self) -> Iterator[Callable[[], AbstractContextManager[None]]]:
+        """Hold the lock. Ctrl-C waits until it is released, because a thread that it meets at the lock might keep it.
+
+        Yields what `defer_signal` does.
+        """
+        with defer_signal(signal.SIGINT) as at_once, self._lock:
+            yield at_once
+
     def answer(self, engine: Engine, requests: Sequence[Request]) -> Iterator[Event]:
         """See `Engine.answer`."""
         if len({request.request_id for request in requests}) < len(requests):
             raise SettingError("Two requests have the same request_id.")
         inbox = _Inbox(request.request_id for request in requests)
-        with self._lock:
+        with self._alone():
             answers = [engine.new_answer(request, inbox.put, engine.now()) for request in requests]
         for request in requests:
             engine.rehearse(request)
@@ -60,27 +69,32 @@ class Iterators:
 
     def _events(self, engine: Engine, answers: list[Answer], inbox: _Inbox) -> Iterator[Event]:
         rest = deque(answers)
-        with self._lock:
+        with self._alone():
             for request_id in inbox.open:
                 engine.check_id(request_id)
             for answer in answers:
                 engine.open(answer)
         try:
             while inbox.open or inbox.events:
-                with self._lock:
-                    self._feed(engine, rest, inbox)
+                with self._alone() as at_once:
+                    self._feed(engine, rest, inbox, at_once)
                 while inbox.events:
                     event = inbox.events.popleft()
                     if isinstance(event, Failed):
                         raise event.error
                     yield event
         finally:
-            with self._lock:
+            with self._alone():
                 self._left.append(inbox)
                 self._drop_left(engine)
 
-    def _feed(self, engine: Engine, rest: deque[Answer], inbox: _Inbox) -> None:
-        """Queue what there is room for, and run a forward unless other iterators' forwards have filled the inbox."""
+    def _feed(
+        self, engine: Engine, rest: deque[Answer], inbox: _Inbox, at_once: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        """Queue what there is room for, and run a forward unless other iterators' forwards have filled the inbox.
+
+        Ctrl-C ends the forward `at_once` if it serves nobody else.
+        """
         self._working = True
         try:
             while rest and not engine.queue_full:
@@ -89,16 +103,12 @@ class Iterators:
                     engine.queue(answer)
             if inbox.open and not inbox.events:  # another thread may have put the last end there
                 assert engine.busy, "a request was told no end"  # rather than wait for it for ever
-                with self._defer_sigint(engine, inbox):
+                others = len(engine.open_ids) > len(inbox.open)
+                with nullcontext() if others else at_once():
                     self._step(engine, inbox)
         finally:
             self._working = False
             self._drop_left(engine)
-
-    def _defer_sigint(self, engine: Engine, inbox: _Inbox) -> AbstractContextManager[None]:
-        """Ctrl-C ends the iterator that it interrupts; a forward that serves others as well is finished first."""
-        others = len(engine.open_ids) > len(inbox.open)
-        return defer_signal(signal.SIGINT) if others else nullcontext()
 
     def _step(self, engine: Engine, inbox: _Inbox) -> None:
         """Run a forward. If it fails, all requests that hold a slot end with an error.

@@ -210,8 +210,14 @@ class Scheduler:
         """Whether a job is waiting and a slot is free; there may still be too few pages."""
         return bool(self.waiting and self._free_slots)
 
+    @property
+    def prompts_alone(self) -> bool:
+        """Whether no canvas waits for the prompts: they may then be longer in a forward, with borrowed pages."""
+        return all(job.prompt_left for job in self.running.values())
+
     def admit(self) -> list[Job]:
         """Give slots and page tables to waiting jobs, strictly in order of arrival, as long as they fit."""
+        assert not (self.may_admit and any(job.table.borrows for job in self.running.values()))
         admitted = []
         while self.may_admit:
             job = self.waiting[0]
@@ -266,8 +272,7 @@ class Scheduler:
             Ready(job.request_id, job.canvas_index, job.step, job.order, self._forwards + 1 - job.served)
             for job in self.running.values()
         ]
-        alone = all(job.prompt_left for job in self.running.values())  # no canvas waits for the prompts
-        prompt = self._prompt_room_alone if alone else self._prompt_room
+        prompt = self._prompt_room_alone if self.prompts_alone else self._prompt_room
         writing = {key: job for job in self.running.values() for key in job.begun_key()}
         room = _Room(self.limits.forward, prompt, self.pages.spare, writing)
         turns: list[JobTurn] = []

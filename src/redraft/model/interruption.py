@@ -5,8 +5,9 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from functools import partial
 from types import FrameType
 
 _check: ContextVar[Callable[[], None] | None] = ContextVar("check", default=None)
@@ -49,15 +50,15 @@ def handling(number: signal.Signals, handler: Callable[[int, FrameType | None], 
 
 
 @contextmanager
-def defer_signal(number: signal.Signals) -> Iterator[None]:
+def defer_signal(number: signal.Signals) -> Iterator[Callable[[], AbstractContextManager[None]]]:
     """Inside, the first such signal waits for the end; a second one does not.
 
-    Python only delivers signals to its main thread; in other threads nothing changes, nor where a signal has no handler
-    in Python.
+    Yields a function that makes contexts in which signals do not wait. Python only delivers signals to its main thread;
+    in other threads nothing changes, nor where a signal has no handler in Python.
     """
     before, came = signal.getsignal(number), list[int]()
     if threading.current_thread() is not threading.main_thread() or not callable(before):
-        yield
+        yield nullcontext
         return
 
     def handler(number: int, frame: FrameType | None) -> None:
@@ -67,7 +68,7 @@ def defer_signal(number: signal.Signals) -> Iterator[None]:
 
     try:
         with handling(number, handler):
-            yield
+            yield partial(handling, number, before)
     finally:
         if len(came) == 1:
             before(number, None)
