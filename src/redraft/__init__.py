@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from redraft import errors
     from redraft.config import ModelConfig
     from redraft.deciding import Decision, Reading
-    from redraft.diffusion.records import Commit, DenoiseStep, FinishReason, Record
+    from redraft.diffusion.records import Commit, DenoiseStep, FinishReason, Record, TokenConfidence
     from redraft.editing import EditResult, NextEdit
     from redraft.engine.async_engine import AsyncEngine
-    from redraft.engine.request import AnswerStats, Stats, TokenConfidence
+    from redraft.engine.request import AnswerStats, Stats
     from redraft.engine.result import AnswerStream, ChatReply, GenerateResult
     from redraft.engine.settings import EngineSettings
     from redraft.filling import Filling, FillResult
@@ -61,12 +61,12 @@ __all__ = [
 
 _HOMES = {
     "redraft.config": ("ModelConfig",),
-    "redraft.diffusion.records": ("Commit", "DenoiseStep", "FinishReason", "Record"),
+    "redraft.diffusion.records": ("Commit", "DenoiseStep", "FinishReason", "Record", "TokenConfidence"),
     "redraft.deciding": ("Decision", "Reading"),
     "redraft.editing": ("EditResult", "NextEdit"),
     "redraft.filling": ("FillResult", "Filling"),
     "redraft.engine.async_engine": ("AsyncEngine",),
-    "redraft.engine.request": ("AnswerStats", "Stats", "TokenConfidence"),
+    "redraft.engine.request": ("AnswerStats", "Stats"),
     "redraft.engine.result": ("AnswerStream", "ChatReply", "GenerateResult"),
     "redraft.engine.settings": ("EngineSettings",),
     "redraft.llm": ("LLM",),

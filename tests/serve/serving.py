@@ -21,9 +21,9 @@ import httpx
 import uvicorn
 
 import redraft
-from redraft.diffusion.records import Commit, DenoiseStep
+from redraft.diffusion.records import Commit, DenoiseStep, TokenConfidence
 from redraft.engine.async_engine import AsyncEngine
-from redraft.engine.request import AnswerStats, Event, Finished, Request, TokenConfidence
+from redraft.engine.request import AnswerStats, Event, Finished, Request
 from redraft.engine.settings import EngineSettings
 from redraft.llm import LLM
 from redraft.model import Transformer

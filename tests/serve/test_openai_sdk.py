@@ -9,7 +9,8 @@ import openai
 import pytest
 from serving import WEATHER
 
-from redraft.engine.request import Finished, TokenConfidence
+from redraft.diffusion.records import TokenConfidence
+from redraft.engine.request import Finished
 from redraft.llm import LLM
 from redraft.serve.openai_common import completion_logprobs
 from redraft.serve.shapes.chat import ChatRequest

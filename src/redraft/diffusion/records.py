@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 FinishReason = Literal["stop", "length"]
 
@@ -34,6 +34,22 @@ class DenoiseStep:
     def to_dict(self) -> dict[str, Any]:
         """A JSON-ready dict with a `type`, read back by `record_from_dict`."""
         return {"type": "denoise", **asdict(self)}
+
+
+class TokenConfidence(NamedTuple):
+    """How sure the model was of one answer token, at its canvas' last step.
+
+    entropy       nats, of the tempered distribution
+    settled_step  the step since which the draft has held this token
+    logprob       of the token; None unless `logprobs` was set
+    top           the most likely (token id, logprob), best first; empty unless requested
+    """
+
+    token_id: int
+    entropy: float
+    settled_step: int
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

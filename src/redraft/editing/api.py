@@ -19,11 +19,11 @@ from typing import Any
 
 from redraft.checks import plain
 from redraft.diffusion.prefill import prefill
+from redraft.diffusion.records import TokenConfidence
 from redraft.editing.drafts import draft_probabilities, drafts_of, keeping, mending
 from redraft.editing.reading import SHOWN, EditingLLM, as_read, context_ids
 from redraft.editing.result import EditResult
 from redraft.editing.spans import Span, check_span, check_text, cut
-from redraft.engine.request import TokenConfidence
 from redraft.errors import ConstraintError, PromptError, SettingError
 from redraft.filling.api import HOLE_SETTINGS, check_keywords, fill_settings
 from redraft.filling.context import VIEW, Context

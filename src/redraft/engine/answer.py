@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from redraft.cache.pages import PAGE
 from redraft.cache.prefix import prefix_keys
-from redraft.diffusion.records import Commit, DenoiseStep, FinishReason
+from redraft.diffusion.records import Commit, DenoiseStep, FinishReason, TokenConfidence
 from redraft.diffusion.schedule import temperature
 from redraft.diffusion.step import rule_fields
 from redraft.engine.canvas_lengths import canvas_positions, next_length
 from redraft.engine.latency import steps_within
-from redraft.engine.request import AnswerStats, Ending, Finished, OnEvent, Request, TokenConfidence
+from redraft.engine.request import AnswerStats, Ending, Finished, OnEvent, Request
 from redraft.engine.scheduler import Job, JobTurn
 from redraft.engine.transcript import Transcript
 from redraft.engine.work import Denoise, DenoiseResult, Encode, Segment

@@ -99,7 +99,7 @@ class AsyncEngine:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._inbox: deque[_Call] = deque()
-        self._work: deque[_Call] = deque()
+        self._calls: deque[_Call] = deque()
         self._wake = threading.Condition()
         self._ids = itertools.count(1)
         self._draining = self._stopping = self._gave_up = self._stopped = False
@@ -156,7 +156,7 @@ class AsyncEngine:
         cancelled, or with an `EngineError` if the engine is told to stop. A forward of its own that fails ends only the
         call, and counts for `MOST_FAILURES` as any other, unless the call wants more memory than there is.
         """
-        return await self._called(function, self._work)
+        return await self._called(function, self._calls)
 
     def cancel(self, request_id: int) -> None:
         """End a request before the next forward. Never waits; unknown and ended ids are ignored."""
@@ -250,8 +250,8 @@ class AsyncEngine:
     def _loop(self) -> None:
         """Alternate between queued calls and requests for as long as there is anything to do."""
         while self._wait():
-            if self._work:
-                self._call(self._work.popleft())
+            if self._calls:
+                self._call(self._calls.popleft())
             self._serve()
 
     def _wait(self) -> bool:
@@ -262,7 +262,7 @@ class AsyncEngine:
 
     @property
     def _busy(self) -> bool:
-        return bool(self._inbox or self._work) or self._engine.busy
+        return bool(self._inbox or self._calls) or self._engine.busy
 
     def _call(self, call: _Call) -> None:
         """Run one queued call; before each of its forwards, serve requests and check that it is still wanted."""
@@ -336,7 +336,7 @@ class AsyncEngine:
         """Refuse everything from now on."""
         with self._wake:
             self._stopped = True
-            for queue in (self._inbox, self._work):
+            for queue in (self._inbox, self._calls):
                 for call in queue:
                     call.refuse(self._error)
                 queue.clear()

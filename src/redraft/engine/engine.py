@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 class Engine:
-    """Writes many answers at once. Only `answer`, `rehearse` and `stats` are thread-safe; see `AsyncEngine`.
+    """Writes many answers at once. Only `now`, `answer`, `rehearse` and `stats` are thread-safe; see `AsyncEngine`.
 
     canvas_length  the model's, for requests that do not set one
     adapters       names that requests may ask for

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
-from redraft.diffusion.records import Commit, DenoiseStep
+from redraft.diffusion.records import Commit, DenoiseStep, TokenConfidence
 from redraft.errors import EngineError
 from redraft.settings import GenerationSettings
 from redraft.text.images import PlacedImage
@@ -116,22 +116,6 @@ class AnswerStats(Stats):
             "first_commit_seconds": None if first is None else round(first, 4),
             "step_budgets": list(self.step_budgets),
         }
-
-
-class TokenConfidence(NamedTuple):
-    """How sure the model was of one answer token, at its canvas' last step.
-
-    entropy       nats, of the tempered distribution
-    settled_step  the step since which the draft has held this token
-    logprob       of the token; None unless `logprobs` was set
-    top           the most likely (token id, logprob), best first; empty unless requested
-    """
-
-    token_id: int
-    entropy: float
-    settled_step: int
-    logprob: float | None = None
-    top: tuple[tuple[int, float], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

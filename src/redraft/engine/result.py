@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
-from redraft.diffusion.records import FinishReason, Record
-from redraft.engine.request import AnswerStats, Event, Finished, TokenConfidence
+from redraft.diffusion.records import FinishReason, Record, TokenConfidence
+from redraft.engine.request import AnswerStats, Event, Finished
 from redraft.text.tools import ToolCall
 
 

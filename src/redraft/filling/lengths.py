@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice, takewhile
 
-from redraft.diffusion.records import DenoiseStep
-from redraft.engine.request import TokenConfidence
+from redraft.diffusion.records import DenoiseStep, TokenConfidence
 from redraft.errors import SettingError
 from redraft.filling.context import Context
 from redraft.filling.hole import Draft, Hole

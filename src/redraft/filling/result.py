@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any, Self
 
-from redraft.diffusion.records import DenoiseStep
-from redraft.engine.request import TokenConfidence
+from redraft.diffusion.records import DenoiseStep, TokenConfidence
 from redraft.text.line_ends import with_line_ends
 
 

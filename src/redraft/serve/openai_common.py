@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from redraft.engine.request import Finished, TokenConfidence
+from redraft.diffusion.records import TokenConfidence
+from redraft.engine.request import Finished
 from redraft.serve.planning import AnswerPlan
 from redraft.settings import GenerationSettings
 from redraft.text.marks import empty_thought_length
