@@ -6,6 +6,7 @@ import gc
 import json
 import math
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -249,6 +250,27 @@ def test_a_folder_that_cannot_be_made_is_named_before_training(recipe: Recipe, t
     (tmp_path / "file").touch()
     with pytest.raises(SettingError, match=r"run\.out: the folder .* cannot be made: "):
         run(changed(recipe, out=str(tmp_path / name)))
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("setting", ["run.init", "data.tokenizer"])
+def test_a_run_does_not_write_over_the_model_that_it_begins_with(
+    recipe: Recipe, tmp_path: Path, setting: str, resume: bool
+) -> None:
+    folder = tmp_path / "run" / "model"
+    save_model(Transformer(recipe.model), folder)
+    shutil.copy(resolve_folder("tiny") / "tokenizer.json", folder)
+    (tmp_path / "link").symlink_to(folder)
+    if setting == "run.init":
+        recipe = changed(recipe, init=str(tmp_path / "link"))
+    else:
+        recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, tokenizer=str(folder)))
+    before = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    trainer = Trainer(changed(recipe, out=str(tmp_path / "run")), device="cpu", quiet=True)
+    with pytest.raises(SettingError, match=rf"^{setting} is '.*', the folder that the run writes to; choose another"):
+        trainer.run(resume=resume)
+    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+    assert [path.name for path in folder.parent.iterdir()] == ["model"]
 
 
 def test_resuming_nothing_and_damage_are_named(recipe: Recipe, tmp_path: Path) -> None:

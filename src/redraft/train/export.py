@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
+from redraft.errors import SettingError
 from redraft.model import Transformer
 from redraft.model.adapters import save_adapter
 from redraft.model.checkpoint import Checkpoint
@@ -27,6 +29,16 @@ MODEL, ADAPTER = "model", "adapter"
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
 _PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 """What Transformers reads to prepare images."""
+
+
+def check_apart(recipe: Recipe, folders: Sequence[Path]) -> None:
+    """Raise `SettingError` if the run would write over what it begins with or takes its tokenizer from."""
+    for setting, read in (("run.init", recipe.run.init), ("data.tokenizer", recipe.data.tokenizer)):
+        for folder in folders:  # os.path, since Path raises for overlong names
+            if os.path.exists(read) and os.path.exists(folder) and os.path.samefile(read, folder):
+                raise SettingError(
+                    f"{setting} is {read!r}, the folder that the run writes to; choose another run.out, or move it."
+                )
 
 
 def export_trained(recipe: Recipe, model: Transformer, weights: TrainedWeights, folder: Path, world: World) -> None:
