@@ -25,10 +25,12 @@ from redraft.train.sharding import (
 
 _RESUMED = ("data", "objective", "optimizer")
 """The tables of a recipe that may differ when a run is resumed."""
-_NEWER = ("lora_alpha", "lora_base")
+_NEWER = ("lora_alpha", "lora_base_sampled")
 """What older checkpoints do not record."""
+_OUTDATED = ("lora_base",)
+"""What only older checkpoints record, of a base's first rows, and what is no longer compared."""
 _SHOWN = {"lora_rank": "lora.rank", "lora_alpha": "lora.alpha", "lora_targets": "lora.targets",
-          "lora_quantization": "lora.quantization", "lora_base": "model under its adapter"}  # fmt: skip
+          "lora_quantization": "lora.quantization", "lora_base_sampled": "model under its adapter"}  # fmt: skip
 """What the parts of an adapter's identity are called in messages."""
 
 
@@ -81,7 +83,7 @@ class RunCheckpoint:
         saved, model = state.get("model"), self._identity["model"]
         if not isinstance(saved, dict):
             return ["model"]
-        names = [name for name in model | saved if saved.get(name) != model.get(name)]
+        names = [name for name in model | saved if name not in _OUTDATED and saved.get(name) != model.get(name)]
         other = [_SHOWN.get(name, f"model.{name}") for name in names if name in saved or name not in _NEWER]
         return other + ["seed"] * (state.get("seed") != self._identity["seed"])
 
@@ -129,7 +131,7 @@ def _shape(recipe: Recipe) -> dict[str, Any]:
     del shape["extra"]
     if recipe.lora is not None:
         shape |= {"lora_rank": recipe.lora.rank, "lora_alpha": recipe.lora.alpha, "lora_targets": recipe.lora.targets}
-        shape["lora_base"] = fingerprint(resolve_folder(recipe.run.init))
+        shape["lora_base_sampled"] = fingerprint(resolve_folder(recipe.run.init))
         if recipe.lora.quantization:
             shape["lora_quantization"] = recipe.lora.quantization
     return {name: list(value) if isinstance(value, tuple) else value for name, value in shape.items()}
