@@ -3,6 +3,7 @@ belong together."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -11,6 +12,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from redraft.errors import InputError, SettingError, why
+
+_STAGED = ".saving-"
+"""How the names of temporary folders begin."""
 
 
 def check_file(path: Path | None) -> None:
@@ -65,12 +69,13 @@ def staged_folder(folder: Path, *, last: str) -> Iterator[Path]:
 
     It is inside `folder`, which cannot be replaced itself if it is the working directory, a link or a mount point.
     All files get the mode of `last`, because safetensors makes files that only their owner may read. If something
-    fails, a `folder` that did not exist before is removed again, and so are those above it.
+    fails, a `folder` that did not exist before is removed again, and so are those above it. What processes that were
+    killed left in `folder` is removed first.
     """
     made = [place for place in (folder, *folder.parents) if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".saving-") as temporary:
+        with _staging(folder), tempfile.TemporaryDirectory(dir=folder, prefix=_STAGED) as temporary:
             yield (work := Path(temporary))
             for file in sorted(work.iterdir(), key=lambda file: (file.name == last, file.name)):
                 shutil.copymode(work / last, file)
@@ -82,3 +87,23 @@ def staged_folder(folder: Path, *, last: str) -> Iterator[Path]:
             for place in made[1:]:
                 place.rmdir()
         raise
+
+
+@contextmanager
+def _staging(folder: Path) -> Iterator[None]:
+    """Share a lock on `folder`; without others who do, first remove the temporary folders of processes that are gone.
+
+    Whoever has a temporary folder shares the lock, and the system releases it when a process ends, however it does. So
+    what is found under an exclusive lock belongs to nobody. Where the lock cannot be had, everything stays.
+    """
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # others are writing, or the file system has no locks
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for left in folder.glob(f"{_STAGED}*"):
+                shutil.rmtree(left, ignore_errors=True)
+        with suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(handle)

@@ -1,0 +1,36 @@
+"""Folders whose files are written together: what killed processes leave, and who else is writing."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from redraft.outputs import staged_folder
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from redraft.outputs import staged_folder
+
+with staged_folder(Path(sys.argv[1]), last="last") as work:
+    (work / "last").write_text("killed")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path: Path) -> None:
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = tmp_path.iterdir()
+    with staged_folder(tmp_path, last="last") as work:
+        assert not left.exists()
+        (work / "last").write_text("whole")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("last", "whole")]
+
+
+def test_a_temporary_folder_that_is_in_use_stays(tmp_path: Path) -> None:
+    with staged_folder(tmp_path, last="last") as first:
+        (first / "last").write_text("first")
+        with staged_folder(tmp_path, last="last") as second:
+            (second / "last").write_text("second")
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("last", "first")]
