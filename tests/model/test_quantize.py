@@ -354,6 +354,16 @@ def test_weights_that_are_no_numbers_are_named(folder: Path, tmp_path: Path, for
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("name", ["norm", "embed_tokens", "layers.0.router.proj"])
+def test_weights_that_stay_as_they_are_must_be_numbers_too(folder: Path, tmp_path: Path, name: str) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    tensors[f"model.decoder.{name}.weight"].view(-1)[3] = NAN if name == "norm" else -INF
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(CheckpointError, match=rf"decoder\.{name}\.weight has infinite or NaN values\.$"):
+        quantize_folder(folder, tmp_path / "out", "fp8")
+    assert not (tmp_path / "out").exists()
+
+
 def test_what_cannot_be_quantized_is_refused_and_leaves_nothing(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(SettingError, match="format is 'int3'; it must be one of fp8, int4"):
         quantize_folder(folder, tmp_path / "out", "int3")

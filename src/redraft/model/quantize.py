@@ -112,6 +112,8 @@ def _stored(checkpoint: Checkpoint, name: str, kept_as: str | None, group: int) 
     weight = checkpoint.weight(name)
     assert isinstance(weight, Tensor)
     if kept_as is None:
+        if not all(end.isfinite() for end in weight.aminmax()):  # without a copy, and NaN is both ends
+            raise CheckpointError(f"{to_hugging_face(name)} has infinite or NaN values.")
         yield to_hugging_face(name), weight.contiguous()
         return
     for base, matrix in _matrices(name, weight):
