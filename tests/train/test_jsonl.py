@@ -1,5 +1,6 @@
 """Fine-tuning data from JSON lines: what becomes of it, what is learned, and every kind of bad line."""
 
+import copy
 import dataclasses
 import json
 from pathlib import Path
@@ -36,7 +37,7 @@ def user(text: str) -> dict:
     return {"role": "user", "content": text}
 
 
-def assistant(text: str, **more: str) -> dict:
+def assistant(text: str, **more: object) -> dict:
     return {"role": "assistant", "content": text, **more}
 
 
@@ -69,6 +70,27 @@ def test_every_assistant_message_is_an_answer_to_its_own_prompt(tmp_path: Path) 
         assert prompt == TEMPLATE.render(messages[:number])
         assert answer == messages[number]["content"] + "<turn|>"
         assert suffix == ""
+
+
+def test_a_message_of_weight_0_is_context_alone(tmp_path: Path) -> None:
+    given = [user("Hi"), assistant("Hello!"), user("And?"), assistant("Bye.")]
+    for weights, learned in (((0, 1), [1]), ((1, 0), [0]), ((1, 1), [0, 1]), ((None, 1), [0, 1])):
+        messages = copy.deepcopy(given)
+        messages[1]["weight"], messages[3]["weight"] = weights
+        found = documents(write(tmp_path / "a.jsonl", {"messages": messages}))
+        every = documents(write(tmp_path / "b.jsonl", {"messages": given}))
+        assert found == [every[number] for number in learned]
+    opening = [{"role": "assistant", "content": "Ask me.", "weight": 0}, user("Hi"), assistant("Hello!")]
+    assert [answer for _, answer, _ in documents(write(tmp_path / "c.jsonl", {"messages": opening}))] == [
+        "Hello!<turn|>"
+    ]
+
+
+def test_what_an_api_leaves_empty_in_its_answers_may_be_there(tmp_path: Path) -> None:
+    empty = {"refusal": None, "annotations": [], "audio": None, "function_call": None, "tool_calls": None}
+    plain, full = ([user("Hi"), {**assistant("Hello!"), **more}] for more in ({}, empty))
+    first, second = ({"messages": messages} for messages in (plain, full))
+    assert documents(write(tmp_path / "a.jsonl", first)) == documents(write(tmp_path / "b.jsonl", second))
 
 
 def test_special_strings_in_messages_are_plain_text_as_when_the_model_is_asked(tmp_path: Path) -> None:
@@ -159,6 +181,12 @@ def calling(arguments: str) -> str:
 
 CONTINUED = [user("1?"), CALL | {"content": "Let me see."}, {"role": "tool", "tool_call_id": "1", "content": "2"},
              assistant("It is 2.")]  # fmt: skip
+
+
+def chat(*messages: dict) -> str:
+    return json.dumps({"messages": messages})
+
+
 BAD = [
     (json.dumps({"messages": CONTINUED, "tools": TOOLS}), r"messages\[1\] has both content and calls, whose results"),
     ('{"prompt_ids": [1' + "0" * 5000 + '], "answer_ids": [1]}', r"not valid JSON \(a number with thousands of digits"),
@@ -173,6 +201,18 @@ BAD = [
     ('{"prompt": "a", "completion": "b", "weight": 2}', "the keys are completion, prompt, weight"),
     ('{"prompt": "a", "completion": 3}', "completion must be a string"),
     ('{"prompt": "a", "completion": ""}', "completion is empty"),
+    (chat(user("a"), assistant("b", foo=1)), r"messages\[1\] has the key 'foo'; known keys are role, content, name"),
+    (chat(user("a"), CALL | {"tool_call": [1]}), r"messages\[1\] has the key 'tool_call'; known keys are"),
+    (
+        chat(user("a"), assistant("b", weight=0.5)),
+        r"messages\[1\] has the weight 0.5; it must be 0 \(not learned\) or 1",
+    ),
+    (chat(user("a"), assistant("b", weight=True)), r"messages\[1\] has the weight True; it must be 0"),
+    (
+        chat(user("a") | {"weight": 0}, assistant("b")),
+        r"messages\[0\] has a weight; only assistant messages are learned",
+    ),
+    (chat(user("a"), assistant("b", weight=0)), "must have an assistant message to learn, with what it answers before"),
     ('{"text": "a"}', "the keys are text"),
     ('{"messages": []}', "at least one message"),
     (
@@ -181,11 +221,11 @@ BAD = [
     ),
     (
         '{"messages": [{"role": "user", "content": "x"}]}',
-        "must have an assistant message, with what it answers before it",
+        "must have an assistant message to learn, with what it answers before it",
     ),
     (
         '{"messages": [{"role": "assistant", "content": "x"}]}',
-        "must have an assistant message, with what it answers before it",
+        "must have an assistant message to learn, with what it answers before it",
     ),
     ('{"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "content": ""}]}', r"messages\[1\]"),
     ('{"messages": [{"role": "boss", "content": "x"}, {"role": "assistant", "content": "y"}]}', "boss"),

@@ -15,6 +15,9 @@ from redraft.text.tools import is_tool_name
 ROLES = ("system", "developer", "user", "assistant", "tool")
 MEDIA_PARTS = ("image", "image_url", "audio", "input_audio", "video")
 PART_TYPES = ("text", *MEDIA_PARTS)
+REASONING_KEYS = ("reasoning", "reasoning_content", "thinking")
+MESSAGE_KEYS = ("role", "content", "name", "tool_calls", "tool_call_id", "tool_responses", *REASONING_KEYS)
+"""What is read of a message, here or by chat templates."""
 MAX_DEPTH = 64
 
 
@@ -133,7 +136,7 @@ def _check_message(message: Any, where: str) -> None:
         _check_tool_content(message, where)
     else:
         _check_content(message, where)
-    for name in ("reasoning", "reasoning_content", "thinking"):
+    for name in REASONING_KEYS:
         if not isinstance(message.get(name), str | None):
             _fail(where, f"has a {name!r} that is not a string")
     if role != "assistant" and (message.get("tool_calls") or message.get("tool_responses")):

@@ -1,12 +1,14 @@
 """Training documents from JSON lines, as people have them: one object per line, checked before any training.
 
-    {"messages": [...], "tools": [...], "thinking": false}   a conversation; every assistant message is learned
+    {"messages": [...], "tools": [...], "thinking": false}   a conversation; every assistant message is learned, unless
+                                                             it has "weight": 0
     {"prompt": "...", "completion": "..."}                   plain text, without a chat template
     {"prefix": "...", "middle": "...", "suffix": "..."}      a hole: the middle is learned, seeing both sides
     {"prompt_ids": [...], "answer_ids": [...]}               tokens as they are, written by `redraft distill`
     {"text": "..."}                                          plain text as a whole (kind = "text")
 
-Any line may also contain `id` and `metadata`, which are ignored. Every error names file and line.
+Any line may also contain `id` and `metadata`, which are ignored. A message has the keys that the OpenAI API gives it;
+others must be null or an empty list, as in answers of that API. Every error names file and line.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ import numpy as np
 
 from redraft.errors import InputError, PromptError, SettingError
 from redraft.text.json_lines import fail, read_objects
-from redraft.text.messages import check_messages
+from redraft.text.messages import MESSAGE_KEYS, check_messages
 from redraft.text.placing import parts_of
 from redraft.text.prompt import mark_chat
 from redraft.text.strict_json import loads, no_json
@@ -130,7 +132,7 @@ def _ended(answer: list[int], tokenizer: Tokenizer, limits: Limits | None) -> li
 
 
 def _turns(record: Mapping[str, Any], tokenizer: Tokenizer, template: ChatTemplate | None) -> Iterator[_Piece]:
-    """One document per assistant message, with its prompt rendered as when the model is asked."""
+    """One document per assistant message that is learned, with its prompt rendered as when the model is asked."""
     if template is None:
         raise _LineError("the model folder of data.tokenizer has no chat template")
     messages, tools, thinking = record["messages"], record.get("tools"), record.get("thinking", False)
@@ -139,16 +141,15 @@ def _turns(record: Mapping[str, Any], tokenizer: Tokenizer, template: ChatTempla
     if not isinstance(messages, list) or not messages:
         raise _LineError("messages must be a list with at least one message")
     for index, message in enumerate(messages):
+        _check_keys(message, index)
         _read_arguments(message, index)
     check_messages(messages)
     for index, message in enumerate(messages):
         if other := [part["type"] for part in parts_of(message) if part["type"] != "text"]:
             raise _LineError(f"messages[{index}] holds {other[0]}; training reads text alone")
-    asked = [
-        i for i, message in enumerate(messages) if isinstance(message, dict) and message.get("role") == "assistant"
-    ]
+    asked = [i for i, message in enumerate(messages) if message["role"] == "assistant" and message.get("weight") != 0]
     if not asked or asked[0] == 0:
-        raise _LineError("messages must have an assistant message, with what it answers before it")
+        raise _LineError("messages must have an assistant message to learn, with what it answers before it")
     for index in asked:
         mark = partial(mark_chat, template, tokenizer, tools=tools, enable_thinking=thinking)
         prompt, marks = mark(messages[:index])
@@ -159,6 +160,23 @@ def _turns(record: Mapping[str, Any], tokenizer: Tokenizer, template: ChatTempla
         inside = [(low - start, high - start) for low, high in spans if start <= low and high <= stop]
         answer = tokenizer.encode_marked(whole[start:stop], inside)
         yield _Piece(tokenizer.encode_marked(prompt, marks), answer, [])
+
+
+def _check_keys(message: Any, index: int) -> None:
+    """Refuse keys of a message that nothing reads, and a weight that is not 0 or 1 or not an assistant's.
+
+    Anything else wrong with a message is for `check_messages` to report.
+    """
+    if not isinstance(message, dict):
+        return
+    for key, value in message.items():
+        if key not in (*MESSAGE_KEYS, "weight") and value not in (None, []):
+            raise _LineError(f"messages[{index}] has the key {key!r:.80}; known keys are {', '.join(MESSAGE_KEYS)}")
+    weight = message.get("weight")
+    if weight is not None and (isinstance(weight, bool) or weight not in (0, 1)):
+        raise _LineError(f"messages[{index}] has the weight {weight!r:.80}; it must be 0 (not learned) or 1")
+    if weight is not None and message.get("role") != "assistant":
+        raise _LineError(f"messages[{index}] has a weight; only assistant messages are learned")
 
 
 def _read_arguments(message: Any, index: int) -> None:
