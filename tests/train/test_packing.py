@@ -60,6 +60,15 @@ def test_rows_hold_whole_documents_and_cut_the_last() -> None:
     assert clean["encoder_weight"].tolist() == weights
 
 
+def test_text_after_a_hole_weighs_as_much_as_a_prompt() -> None:
+    documents = dataclasses.replace(pool([(3, 6), (2, 5)]), suffixes=np.array([4, 0]))
+    segments = chat_segments(documents, np.array([[0, 1], [1, 0]]), 12, 8, clean_answer=True)
+    hole, plain = [0.25] * 2 + [1.0] * 2 + [0.25] * 4 + [0.0], [0.25] + [1.0] * 5 + [0.0]
+    clean = clean_rows(documents.tokens, segments, 2, 12, 0.25)
+    cut = [0.25] * 2 + [1.0] * 2 + [0.0]
+    assert clean["encoder_weight"].tolist() == [[*hole, *[0.25, 1.0, 0.0]], [*plain, *cut]]
+
+
 def test_without_clean_answer_only_earlier_canvases_are_in_the_stream() -> None:
     segments = chat_segments(pool([(4, 6), (3, 17), (2, 8)]), np.array([[0, 1, 2]]), 64, 8, clean_answer=False)
     assert segments.length.tolist() == [4, 3 + 16, 2]

@@ -91,12 +91,16 @@ def text_segments(source: TextShard, windows: tuple[Ints, Ints]) -> Segments:
 
 
 def clean_rows(tokens: Tokens, segments: Segments, rows: int, length: int, prompt_weight: float) -> Arrays:
-    """tokens, document, position and encoder_weight [R,T] of a segment table."""
+    """tokens, document, position and encoder_weight [R,T] of a segment table.
+
+    `prompt_weight` is the weight of what a document only gives: its prompt, and its text after a hole.
+    """
     inside = np.arange(segments.length.sum()) - np.repeat(np.cumsum(segments.length) - segments.length, segments.length)
     place = np.repeat(segments.row * length + segments.offset, segments.length) + inside
     source = np.repeat(segments.start, segments.length) + inside
     last = np.repeat(segments.length, segments.length) - 1
     prompt = np.repeat(segments.prompt, segments.length)
+    given = (inside + 1 < prompt) | (source + 1 >= np.repeat(segments.end - segments.suffix, segments.length))
     out: Arrays = {
         "tokens": np.zeros(rows * length, np.int32),
         "document": np.full(rows * length, -1, np.int32),
@@ -106,7 +110,7 @@ def clean_rows(tokens: Tokens, segments: Segments, rows: int, length: int, promp
     out["tokens"][place] = tokens[source]
     out["document"][place] = np.repeat(segments.number, segments.length)
     out["position"][place] = inside
-    out["encoder_weight"][place] = np.where(inside < last, np.where(inside + 1 < prompt, prompt_weight, 1.0), 0.0)
+    out["encoder_weight"][place] = np.where(inside < last, np.where(given, prompt_weight, 1.0), 0.0)
     return {name: array.reshape(rows, length) for name, array in out.items()}
 
 

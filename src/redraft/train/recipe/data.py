@@ -52,7 +52,7 @@ class SourceSettings:
     """Share of the canvases with a first pass whose second pass continues from what the sampler makes of the first one:
     the model's surest tokens kept, right or wrong, and fresh noise elsewhere. For sources with one right answer."""
     prompt_weight: float = 1.0
-    """Weight of prompt tokens in the encoder loss."""
+    """Weight of prompt tokens, and of given text after a hole, in the encoder loss."""
     fill_weight: float = 1.0
     """Weight of the end-of-text tokens that fill a canvas, after the first of them."""
     clean_answer: bool = True
