@@ -18,16 +18,22 @@ from redraft.train.recipe import OptimizerSettings
 
 
 def learning_rate(settings: OptimizerSettings, step: int) -> float:
-    """The learning rate of step `step` (from 0): linear warm-up, then the schedule; constant once `steps` are over."""
+    """The learning rate of step `step` (from 0): linear warm-up to the peak, then the schedule.
+
+    The last step, number `steps` - 1, has the final rate, and so would any after it; if the warm-up, or a run's only
+    step, is the last, that has the peak.
+    """
     if step < settings.warmup:
         return settings.learning_rate * (step + 1) / settings.warmup
-    done = min(1.0, (step - settings.warmup) / max(1, settings.steps - settings.warmup))
+    peak = max(0, settings.warmup - 1)
+    falling = max(1, settings.steps - 1 - peak)
+    done = min(1.0, (step - peak) / falling)
     if settings.schedule == "cosine":
         fall = 0.5 * (1.0 - math.cos(math.pi * done))
     else:
-        start = max(0.0, 1.0 - settings.decay_share * settings.steps / max(1, settings.steps - settings.warmup))
+        start = max(0.0, 1.0 - settings.decay_share * settings.steps / falling)
         fall = 0.0 if done <= start else (done - start) / (1.0 - start)
-    return settings.learning_rate * (1.0 - (1.0 - settings.final_share) * fall)
+    return settings.learning_rate * (settings.final_share + (1.0 - settings.final_share) * (1.0 - fall))
 
 
 class Masters:
