@@ -18,6 +18,8 @@ from redraft.text.tokenizer import Tokenizer
 WRONG: list[tuple[str, Any]] = [
     ("dependentRequired", {"a": {"required": ["b"]}}), ("dependentSchemas", {"a": ["b"]}), ("uniqueItems", 3),
     ("uniqueItems", "true"), ("minItems", None), ("additionalItems", 3), ("items", 3), ("dependencies", {"a": "b"}),
+    ("additionalProperties", "garbage"), ("additionalProperties", 5), ("additionalProperties", [1]),
+    ("propertyNames", "garbage"), ("unevaluatedProperties", 5), ("unevaluatedItems", [1]),
 ]  # fmt: skip
 
 

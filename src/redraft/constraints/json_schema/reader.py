@@ -25,6 +25,7 @@ from redraft.constraints.json_schema.keywords import (
     malformed,
     mapping_of,
     names_of,
+    schema_of,
     schemas_of,
     text_of,
     types_of,
@@ -250,7 +251,8 @@ class Reader:
         shapes = self._dependent(raw, shapes)
         for keyword, kind in (("unevaluatedProperties", Mapping), ("unevaluatedItems", list)):
             if keyword in raw:
-                left = [left for shape in shapes if (left := self._rest_obeys(shape, kind, raw[keyword])) is not None]
+                rest = schema_of(raw, keyword)
+                left = [left for shape in shapes if (left := self._rest_obeys(shape, kind, rest)) is not None]
                 shapes = self._checked(keyword, shapes, left)
         return shapes
 
@@ -352,13 +354,13 @@ class Reader:
     def _object(self, raw: Mapping[str, Any]) -> list[Shape]:
         properties, patterns = mapping_of(raw, "properties"), mapping_of(raw, "patternProperties")
         required = names_of(raw, "required")
-        extra = raw.get("additionalProperties", True)
+        extra = schema_of(raw, "additionalProperties")
         declared = tuple(
             (name, (schema, *self.matching(patterns.items(), name))) for name, schema in properties.items()
         )
         rest = Rest(patterns=tuple(patterns.items()), extra=extra)
         everything = "additionalProperties" in raw
-        names = (raw["propertyNames"],) if "propertyNames" in raw else ()
+        names = (schema_of(raw, "propertyNames"),) if "propertyNames" in raw else ()
         shape = Object(
             properties=declared, required=tuple(dict.fromkeys(required)),
             rests=() if extra is True and not patterns else (rest,), names=names,
