@@ -245,6 +245,16 @@ def test_a_finished_folder_is_not_overwritten(recipe: Recipe) -> None:
         run(other, resume=True)
 
 
+@pytest.mark.parametrize("name", ["step", "weights"])
+def test_a_checkpoint_that_lacks_something_is_named(recipe: Recipe, name: str) -> None:
+    folder = train(changed(recipe, max_seconds=1e-3), device="cpu", quiet=True).folder
+    state = load_checkpoint(folder)
+    del state[name]
+    save_checkpoint(folder, state)
+    with pytest.raises(CheckpointError, match=rf"^The checkpoint in '.*' is incomplete: it has no '{name}'\.$"):
+        run(recipe, resume=True)
+
+
 @pytest.mark.parametrize("name", ["file", "file/run", "a\0b", "x" * 300])
 def test_a_folder_that_cannot_be_made_is_named_before_training(recipe: Recipe, tmp_path: Path, name: str) -> None:
     (tmp_path / "file").touch()

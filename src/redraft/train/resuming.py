@@ -76,6 +76,9 @@ class RunCheckpoint:
             raise CheckpointError(
                 f"The checkpoint in {str(self._folder)!r} belongs to a run with another {', another '.join(other)}."
             )
+        for name in ("step",) if self._sharded else ("step", "weights"):
+            if name not in state:
+                raise CheckpointError(f"The checkpoint in {str(self._folder)!r} is incomplete: it has no {name!r}.")
         return state
 
     def _differences(self, state: Mapping[str, Any]) -> list[str]:
