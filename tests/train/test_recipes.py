@@ -85,6 +85,7 @@ WRONG = [
     ("model", "eos_token_id", [99], "eos_token_id"),
     ("model", "bos_token_id", 64, "model.bos_token_id is 64; it must be a token in the vocabulary"),
     ("model", "extra", 3, "recipe.model.extra is 3; it must be a table"),
+    ("optimizer", "learning_rate", 1e38, "optimizer.learning_rate is 1e+38; it must be above 0 and at most 1000"),
     ("optimizer", "learning_rate", 10**400, "it must be a number of at most 64 bits"),
     ("data", "rows", 10**30, "it must be a number of at most 64 bits"),
     ("model", "max_position_embeddings", 50, "take 112 positions together; the model has 50"),

@@ -7,6 +7,8 @@ from typing import Literal, get_args
 
 from redraft.train.recipe.checks import Checks
 
+MAX_RATE = 1000.0
+"""Far above any learning rate that trains; float32, in which AdamW's steps are, ends at 3.4e38."""
 Schedule = Literal["cosine", "wsd"]
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 
@@ -35,7 +37,8 @@ class OptimizerSettings:
     def __post_init__(self) -> None:
         checks = Checks(self, "optimizer.")
         checks.at_least(1, "steps")
-        checks.above_zero("learning_rate", "eps")
+        checks.that(0 < self.learning_rate <= MAX_RATE, "learning_rate", f"above 0 and at most {MAX_RATE:g}")
+        checks.above_zero("eps")
         checks.one_of(SCHEDULES, "schedule")
         checks.that(0 <= self.warmup <= self.steps, "warmup", "between 0 and steps")
         checks.positive_shares("decay_share")
