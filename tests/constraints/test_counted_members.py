@@ -12,6 +12,7 @@ from redraft.bench.constraints import validator
 from redraft.constraints.automaton import Budget
 from redraft.constraints.expression import fields, text
 from redraft.constraints.json_schema import compile_schema
+from redraft.constraints.json_schema.compiler import FEW_NAMES
 from redraft.constraints.spelling import compile_bytes
 from redraft.errors import ConstraintError
 
@@ -69,7 +70,18 @@ def test_names_that_are_listed_count_as_members() -> None:
     check_every_choice(names | {"minProperties": 2, "maxProperties": 2}, objects)
     declared = names | {"properties": {"c": {"const": 1}, "a": True}}
     check_every_choice(declared | {"minProperties": 2}, [dict.fromkeys(names, 1) for names in chosen("cabd")])
-    assert compiled(names | {"minProperties": 1}).matches(b'{"c":1,"b":1}')  # one of them needs no order
+    for least in (0, 1):
+        check_every_choice(names | {"minProperties": least}, objects)
+    check_every_choice(names | {"required": ["c"]}, [dict.fromkeys(names, 1) for names in chosen("cbde")])
+
+
+def test_few_names_that_are_listed_do_not_repeat() -> None:
+    for count, repeats in ((FEW_NAMES, False), (FEW_NAMES + 1, True)):
+        listed = {"enum": [f"n{number}" for number in range(count)]}
+        dfa = compiled({"type": "object", "propertyNames": listed, "additionalProperties": {"const": 1}})
+        assert dfa.matches(b'{"n1":1,"n3":1}')
+        assert dfa.matches(b'{"n3":1,"n3":1}') is repeats
+        assert dfa.matches(b'{"n3":1,"n1":1}') is repeats  # the order is that of the list
 
 
 @pytest.mark.parametrize("schema", [

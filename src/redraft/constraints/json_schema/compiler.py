@@ -62,6 +62,8 @@ COUNTED_STATES = 10_000
 """A schema may take about this many states if that lets it keep its limits on numbers of items."""
 ENOUGH_ITEMS = 64
 """Limits on numbers of items are not lowered below this if there are enough states."""
+FEW_NAMES = 16
+"""If `propertyNames` lists at most this many names, each is a member of its own, which cannot be repeated."""
 _DECLARED_ALONE = "can be enforced only for declared members"
 
 
@@ -402,9 +404,10 @@ class _Compiler:
         return found
 
     def _names(self, shape: Object) -> list[str]:
-        """Declared members; where `minProperties` is above 1, those that `propertyNames` lists count as declared."""
-        listed = self._reader.listed_names(shape) if shape.least > 1 else None
-        return list(dict.fromkeys([*(name for name, _ in shape.properties), *shape.required, *(listed or ())]))
+        """Declared members; those that `propertyNames` lists, too, if they are few or `minProperties` is above 1."""
+        listed = self._reader.listed_names(shape) or []
+        counted = listed if shape.least > 1 or len(listed) <= FEW_NAMES else []
+        return list(dict.fromkeys([*(name for name, _ in shape.properties), *shape.required, *counted]))
 
     def _listed(self, shape: Object, members: list[tuple[Expression, bool]]) -> Expression:
         least = shape.least
