@@ -30,9 +30,9 @@ from redraft.train.batch import Batch
 from redraft.train.checkpoint import load_checkpoint, save_checkpoint
 from redraft.train.export import export_model
 from redraft.train.initial import initial_model
-from redraft.train.optimizer import Masters, learning_rate
+from redraft.train.optimizer import learning_rate
 from redraft.train.progress import read_log
-from redraft.train.recipe import OptimizerSettings, Recipe
+from redraft.train.recipe import Recipe
 from redraft.train.trainer import Trainer, train
 
 ROOT = Path(__file__).parents[2]
@@ -457,51 +457,6 @@ def test_a_sharded_run_of_all_weights_computes_in_bf16_as_one_on_whole_weights(r
     losses = [run(changed(recipe, dtype="bfloat16", shard=shard, out=str(tmp_path / f"{shard}")))
               for shard in (False, True)]  # fmt: skip
     assert losses[1] == pytest.approx(losses[0], rel=0.02)
-
-
-def test_low_precision_working_weights_follow_fp32_masters() -> None:
-    model = torch.nn.Linear(4, 4, bias=False)
-    masters = Masters(model, torch.bfloat16, OptimizerSettings(steps=10, learning_rate=1e-5))
-    start = masters.masters[0].detach().clone()
-    for number in range(3):
-        masters.refresh()
-        model(torch.ones(1, 4, dtype=torch.bfloat16)).sum().backward()
-        masters.accumulate()
-        masters.step(number)
-    moved = start - masters.masters[0].detach()
-    torch.testing.assert_close(moved, torch.full_like(moved, 3e-5), rtol=0.05, atol=1e-7)
-    assert model.weight.dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize(("schedule", "expected"), [
-    ("cosine", {0: 0.25, 3: 1.0, 11: 0.55, 19: 0.1, 20: 0.1, 30: 0.1}),
-    ("wsd", {0: 0.25, 4: 1.0, 15: 1.0, 17: 0.55, 19: 0.1, 20: 0.1, 30: 0.1}),
-])  # fmt: skip
-def test_the_learning_rate_warms_up_and_falls(schedule: str, expected: dict[int, float]) -> None:
-    settings = OptimizerSettings(steps=20, learning_rate=2.0, schedule=schedule, warmup=4)
-    for step, share in expected.items():
-        assert learning_rate(settings, step) == pytest.approx(2.0 * share), step
-
-
-def test_a_fall_longer_than_what_the_warm_up_leaves_begins_at_the_peak() -> None:
-    settings = OptimizerSettings(steps=20, learning_rate=2.0, schedule="wsd", warmup=4, decay_share=1.0)
-    assert [learning_rate(settings, step) for step in (3, 11, 19)] == pytest.approx([2.0, 1.1, 0.2])
-
-
-@pytest.mark.parametrize("schedule", ["cosine", "wsd"])
-@pytest.mark.parametrize("warmup", [0, 1, 2, 5])
-@pytest.mark.parametrize("final", [0.0, 0.1, 0.3])
-def test_the_last_step_has_the_final_rate_and_none_exceeds_the_peak(schedule: str, warmup: int, final: float) -> None:
-    settings = OptimizerSettings(steps=6, learning_rate=2.0, schedule=schedule, warmup=warmup, final_share=final)
-    rates = [learning_rate(settings, step) for step in range(6)]
-    assert rates[-1] == 2.0 * final
-    assert max(rates) == rates[max(0, warmup - 1)] == pytest.approx(2.0)
-
-
-@pytest.mark.parametrize(("steps", "warmup"), [(1, 0), (1, 1), (4, 4)])
-def test_a_run_without_steps_behind_its_peak_ends_with_it(steps: int, warmup: int) -> None:
-    settings = OptimizerSettings(steps=steps, learning_rate=2.0, warmup=warmup, final_share=0.0)
-    assert learning_rate(settings, steps - 1) == 2.0
 
 
 def test_corruption_replaces_at_its_level_inside_its_region() -> None:
