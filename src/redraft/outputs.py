@@ -3,7 +3,6 @@ belong together."""
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import tempfile
@@ -96,6 +95,11 @@ def _staging(folder: Path) -> Iterator[None]:
     Whoever has a temporary folder shares the lock, and the system releases it when a process ends, however it does. So
     what is found under an exclusive lock belongs to nobody. Where the lock cannot be had, everything stays.
     """
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        yield
+        return
     handle = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # others are writing, or the file system has no locks

@@ -47,6 +47,15 @@ os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
 INTERPRETED = triton is not None and os.environ.get("TRITON_INTERPRET") == "1"
 
+
+def _no_capability(_major: int, _minor: int = 0) -> bool:
+    """Whatever GPU the machine has, the interpreter knows none of its instructions."""
+    return False
+
+
+if INTERPRETED:
+    cuda_capability_geq = _no_capability
+
 OF_SEGMENTS = ("kind", "start", "length", "lengths", "since", "until", "temperatures", "page_table", "page_stride")
 """Arguments with a value for each segment have these names in every kernel, and no others do; they are `varying`."""
 
