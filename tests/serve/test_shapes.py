@@ -1,5 +1,6 @@
 """What the shapes of requests make of what they hold, without a server."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -169,3 +170,24 @@ def test_numbers_have_bounds_that_they_may_reach(shape: type[Any], field: str, l
         else:
             with pytest.raises(ValidationError, match=field):
                 shape.model_validate(asked)
+
+
+def a_call(**more: Any) -> dict[str, Any]:
+    """A message with a call as Anthropic's client sends it back."""
+    call = {"type": "tool_use", "id": "t", "name": "f", "input": {}, "caller": None}
+    return HELLO | {"messages": [*HELLO["messages"], {"role": "assistant", "content": [call | more]}]}
+
+
+@pytest.mark.parametrize(
+    ("shape", "given", "field", "neutral", "other"),
+    [
+        (CountRequest, a_call, "toolset_name", None, "browser"),
+    ],
+)
+def test_fields_of_other_engines_take_only_the_value_that_changes_nothing(
+    shape: type[Any], given: Callable[..., dict[str, Any]], field: str, neutral: Any, other: Any
+) -> None:
+    assert shape.model_validate(given(**{field: neutral})).chat() == shape.model_validate(given()).chat()
+    with pytest.raises(ValidationError) as caught:
+        shape.model_validate(given(**{field: other}))
+    assert ("unsupported_value", field) in [(error["type"], error["loc"][-1]) for error in caught.value.errors()]

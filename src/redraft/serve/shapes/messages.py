@@ -100,6 +100,7 @@ class ToolUseBlock(Shape):
     input: dict[str, Any]
     cache_control: CacheControl | None = None
     caller: Any = None
+    toolset_name: Annotated[str | None, only()] = None
 
 
 ResultBlock = Annotated[TextBlock | ImageBlock | UnsupportedBlock, Field(discriminator="type")]
