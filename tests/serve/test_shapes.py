@@ -178,10 +178,16 @@ def a_call(**more: Any) -> dict[str, Any]:
     return HELLO | {"messages": [*HELLO["messages"], {"role": "assistant", "content": [call | more]}]}
 
 
+def an_item(**more: Any) -> dict[str, Any]:
+    """A call as OpenAI's client sends it back."""
+    return {"model": "m", "input": [{"type": "function_call", "call_id": "c", "name": "f", "caller": None} | more]}
+
+
 @pytest.mark.parametrize(
     ("shape", "given", "field", "neutral", "other"),
     [
         (CountRequest, a_call, "toolset_name", None, "browser"),
+        *[(ResponsesRequest, an_item, name, value, True) for name in ("async", "async_") for value in (None, False)],
     ],
 )
 def test_fields_of_other_engines_take_only_the_value_that_changes_nothing(

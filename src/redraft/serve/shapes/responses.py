@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from pydantic import AliasChoices, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from redraft.serve.shapes.chat import FunctionCall, FunctionDeclaration, NamedFunction, UnsupportedPart
@@ -125,6 +125,8 @@ class CallItem(FunctionCall):
     status: Echoed = None
     namespace: Annotated[str | None, only()] = None
     caller: Annotated[Any, only({"type": "direct"})] = None
+    # Clients send an item back with the alias or, since `async` is a keyword in Python, without.
+    async_: Annotated[bool | None, Field(validation_alias=AliasChoices("async", "async_")), only(False)] = None
 
     def call(self) -> dict[str, Any]:
         """Return the call as chat templates read it."""
