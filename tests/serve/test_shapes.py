@@ -183,17 +183,26 @@ def an_item(**more: Any) -> dict[str, Any]:
     return {"model": "m", "input": [{"type": "function_call", "call_id": "c", "name": "f", "caller": None} | more]}
 
 
+def a_tool(**more: Any) -> dict[str, Any]:
+    """A request with a tool as Anthropic's clients declare it."""
+    return HELLO | {"tools": [{"name": "f", "input_schema": {"type": "object"}} | more]}
+
+
 @pytest.mark.parametrize(
     ("shape", "given", "field", "neutral", "other"),
     [
         (CountRequest, a_call, "toolset_name", None, "browser"),
         *[(ResponsesRequest, an_item, name, value, True) for name in ("async", "async_") for value in (None, False)],
+        (CountRequest, a_tool, "defer_loading", False, True),
+        (CountRequest, a_tool, "allowed_callers", ["direct"], ["direct", "code_execution_20260120"]),
+        (CountRequest, a_tool, "input_examples", [], [{}]),
     ],
 )
 def test_fields_of_other_engines_take_only_the_value_that_changes_nothing(
     shape: type[Any], given: Callable[..., dict[str, Any]], field: str, neutral: Any, other: Any
 ) -> None:
-    assert shape.model_validate(given(**{field: neutral})).chat() == shape.model_validate(given()).chat()
+    same, plain = shape.model_validate(given(**{field: neutral})), shape.model_validate(given())
+    assert (same.chat(), same.declared_tools()) == (plain.chat(), plain.declared_tools())
     with pytest.raises(ValidationError) as caught:
         shape.model_validate(given(**{field: other}))
     assert ("unsupported_value", field) in [(error["type"], error["loc"][-1]) for error in caught.value.errors()]

@@ -170,6 +170,9 @@ class ToolDeclaration(ClientTool):
     cache_control: CacheControl | None = None
     strict: bool | None = None
     eager_input_streaming: Annotated[bool | None, Field(description="Ignored: a call is sent as a whole.")] = None
+    defer_loading: Annotated[bool | None, only(False)] = None
+    allowed_callers: Annotated[list[Any] | None, only(["direct"])] = None
+    input_examples: Annotated[list[Any] | None, only([])] = None
 
     def function(self) -> dict[str, Any]:
         """Return the declaration in OpenAI's shape."""
