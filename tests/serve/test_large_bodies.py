@@ -22,6 +22,7 @@ from redraft.serve.shapes.messages import MessagesRequest
 from redraft.serve.shapes.two_sided import DecisionRequest
 from redraft.serve.threads import LARGE
 from redraft.text.placing import EncodedPrompt
+from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
 
 
@@ -55,6 +56,48 @@ def test_no_text_is_read_on_the_event_loop(
         assert httpx.post(f"{url}{path}", json=body, timeout=60).status_code == 200
     assert places
     assert not any(places)
+
+
+@pytest.mark.parametrize(
+    ("path", "asked", "field"),
+    [
+        ("/v1/chat/completions", {}, "messages"),
+        ("/v1/responses", {}, "input"),
+        ("/v1/messages", {"max_tokens": 16}, None),
+        ("/v1/decisions", {"choices": ["a", "b"]}, "messages"),
+    ],
+)
+@pytest.mark.parametrize(("count", "rendered"), [(21, False), (20, True)])
+def test_more_messages_than_a_prompt_can_hold_are_not_rendered(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch, path: str, asked: dict[str, Any], field: str | None,
+    count: int, rendered: bool,
+) -> None:  # fmt: skip
+    renderings: list[int] = []
+    render = ChatTemplate.render
+
+    def count_renderings(self: ChatTemplate, messages: Any, **options: Any) -> str:
+        renderings.append(len(messages))
+        return render(self, messages, **options)
+
+    monkeypatch.setattr(ChatTemplate, "render", count_renderings)
+    said = [{"role": "user", "content": ""}] * count
+    body = asked | {"model": "other", "input" if path == "/v1/responses" else "messages": said}
+    with scripted_server(llm, ScriptedEngine(llm, lambda request: []), max_prompt=40) as url:
+        answer = httpx.post(f"{url}{path}", json=body, timeout=60)
+    error = answer.json()["error"]
+    assert answer.status_code == 400
+    assert rendered or error.get("param") == field
+    assert "The prompt is too long" in error["message"]
+    assert "this server takes at most 40." in error["message"]
+    assert "context_length_exceeded" in answer.text
+    assert bool(renderings) is rendered
+
+
+def test_messages_that_become_one_turn_are_not_too_many(llm: LLM) -> None:
+    said = [*CHAT["messages"], *[{"role": "assistant", "content": ""}] * 2000, *CHAT["messages"]]
+    with scripted_server(llm, ScriptedEngine(llm, lambda request: ["x"])) as url:
+        asked = {"model": "other", "messages": said}
+        assert httpx.post(f"{url}/v1/chat/completions", json=asked, timeout=60).status_code == 200
 
 
 LONG = CHAT | {"model": "other", "messages": [{"role": "user", "content": "a" * LARGE}]}

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
+from redraft.checks import MAX_NUMBER
 from redraft.constraints.build import says_where_text_stands
 from redraft.engine.async_engine import AsyncEngine
 from redraft.engine.request import Request
@@ -22,6 +23,9 @@ from redraft.settings import LOWEST_T_MAX, resolve_settings
 from redraft.text.placing import EncodedPrompt
 from redraft.text.prompt import thought_open
 from redraft.text.tokenizer import Tokenizer
+
+_LEAST_OF_TURN = 2
+"""The marks around an empty turn, or an empty result of a tool."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,12 +76,22 @@ class Planner:
     ) -> EncodedPrompt:
         """Read a conversation, within the server's limits."""
         with about("messages"):
+            self.check_count(messages)
             return self.checked(self.llm.read_chat(messages, tools=tools or None, thinking=thinking))
 
     def checked(self, prompt: EncodedPrompt) -> EncodedPrompt:
         """Return the same prompt, or refuse it if it has too many tokens."""
         self._check_length(len(prompt))
         return prompt
+
+    def check_count(self, messages: Sequence[Mapping[str, Any]]) -> None:
+        """Refuse so many messages that no prompt can hold their turns: chat templates take quadratic time for them."""
+        most = min(self.settings.max_prompt or MAX_NUMBER, self.llm.model.config.max_position_embeddings)
+        # Only the assistant's messages may become one turn with others.
+        least = _LEAST_OF_TURN * sum(message.get("role") != "assistant" for message in messages)
+        if least > most:
+            sentence = f"The prompt is too long: its {len(messages)} messages have at least {least} tokens; "
+            raise PromptError(f"{sentence}this server takes at most {most}.", code=TOO_LONG)
 
     def check_text(self, texts: Mapping[str, str]) -> None:
         """Refuse texts, by the request's fields, that are not Unicode or have more tokens than a prompt may have."""

@@ -68,8 +68,12 @@ async def decisions(request: Request, body: DecisionRequest) -> Response:
 
     def check() -> None:
         """Decode images too, so that the model's thread does not have to."""
+        asked = body.asked()
         with about("messages"):
-            decoded.append(body.asked() if body.messages is None else planner.llm.decoded(body.asked()))
+            if body.messages is not None:
+                planner.check_count(asked)
+                asked = planner.llm.decoded(asked)
+        decoded.append(asked)
         _check_questions(planner, body, decoded[0])
 
     return await _run(request, body, check, lambda: planner.llm.decide(decoded[0], body.choices, **body.options()))
