@@ -188,6 +188,8 @@ def test_a_client_that_leaves_behind_a_long_filling_leaves_its_place(llm: LLM, s
     [
         ("/v1/fill", {"text": "no hole"}, "hole", "text"),
         ("/v1/fill", {"prefix": "a"}, "give either prefix and suffix, or text", None),
+        ("/v1/fill", {"text": "a<|fill|>" * 129}, "text: has 129 holes; at most 128 are allowed.", "text"),
+        ("/v1/fill", {"text": "a<|fill|>" * 128, "seed": -1}, "seed: Input should be", "seed"),
         ("/v1/fill", {"prefix": "a", "suffix": "b", "stop": ["x"]}, "Unknown field 'stop'", "stop"),
         ("/v1/fill", {"prefix": "a", "suffix": "b", "pins": {"0": "x"}}, "use text_pins", "pins"),
         ("/v1/fill", {"prefix": "a", "suffix": "b", "text_pins": {"0": "x", "00": "y"}}, "text_pins.00: String should",

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
+from pydantic_core import PydanticCustomError
 
 from redraft.serve.shapes.chat import Message, Tool
 from redraft.serve.shapes.common import Constraints, Items, Sampling, Seed, Shape, Tokens, contradiction, max_members
+from redraft.text.pieces import HOLE
+
+MAX_HOLES = 128
+"""Holes of one text."""
 
 
 class Constrained(Sampling, Constraints):
@@ -24,13 +29,21 @@ class Constrained(Sampling, Constraints):
         return self
 
 
+def _few_holes(text: str) -> str:
+    """Refuse a text with more than `MAX_HOLES`, each of which is work of its own."""
+    if (count := text.count(HOLE)) > MAX_HOLES:
+        found = {"most": MAX_HOLES, "count": count}
+        raise PydanticCustomError("too_many", "has {count} holes; at most {most} are allowed", found)
+    return text
+
+
 class FillRequest(Constrained):
     """Fill the hole between `prefix` and `suffix`, or every `<|fill|>` in `text`."""
 
     model: str
     prefix: str | None = None
     suffix: str | None = None
-    text: str | None = None
+    text: Annotated[str, AfterValidator(_few_holes)] | None = None
     max_tokens: Annotated[Tokens | None, Field(description="Most tokens of each filling; its length is found.")] = None
     length: Annotated[Tokens | None, Field(description="Tokens of each filling, instead of finding its length.")] = None
     seed: Seed | None = None
