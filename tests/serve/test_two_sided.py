@@ -196,7 +196,7 @@ def test_a_client_that_leaves_behind_a_long_filling_leaves_its_place(llm: LLM, s
          "text_pins.00"),
         ("/v1/fill", {"prefix": "a", "suffix": "b", "regex": "("}, "unbalanced parenthesis", "regex"),
         ("/v1/fill", {"prefix": "a", "suffix": "b", "regex": "a{99}", "max_tokens": 2}, "shortest text", "regex"),
-        ("/v1/fill", {"prefix": "a", "suffix": "b", "max_tokens": 400}, "may have 1 to 256 tokens", "max_tokens"),
+        ("/v1/fill", {"prefix": "a", "suffix": "b", "max_tokens": 400}, "may have 1 to 15 tokens", "max_tokens"),
         ("/v1/completions", {"prompt": "a", "suffix": "b", "logprobs": 0}, "suffix and logprobs cannot be combined",
          "logprobs"),
         ("/v1/edits/next", {"text": "abc", "cursor": 9}, "has 3 characters", "cursor"),
