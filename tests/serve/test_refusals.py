@@ -185,6 +185,35 @@ def test_extreme_temperatures_are_refused(http: httpx.Client, settings: dict[str
 
 
 @pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/v1/chat/completions", CHAT),
+        ("/v1/drafts", CHAT),
+        ("/v1/responses", {"model": "random", "input": "x"}),
+        ("/v1/completions", {"model": "random", "prompt": "x"}),
+        ("/v1/completions", {"model": "random", "prompt": "x", "suffix": "y", "max_tokens": 4}),
+        ("/v1/fill", {"model": "random", "prefix": "x", "suffix": "y", "max_tokens": 4}),
+        ("/v1/edits", {"model": "random", "text": "x y", "span": [0, 1], "instruction": "z"}),
+    ],
+)
+@pytest.mark.parametrize(
+    ("constraint", "param"),
+    [
+        ({"json": {"type": "foo"}}, "structured_outputs.json"),
+        ({"json": "{"}, "structured_outputs.json"),
+        ({"regex": "("}, "structured_outputs.regex"),
+        ({"choice": ["\ud800"]}, "structured_outputs.choice"),
+    ],
+)
+def test_structured_outputs_are_named_as_they_were_sent(
+    http: httpx.Client, path: str, asked: dict[str, object], constraint: dict[str, object], param: str
+) -> None:
+    body = json.dumps(asked | {"structured_outputs": constraint})
+    answer = http.post(path, content=body, headers={"content-type": "application/json"})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+@pytest.mark.parametrize(
     ("path", "body", "param"),
     [
         ("/v1/chat/completions", CHAT | {"t_max": 1e39}, "t_max"),

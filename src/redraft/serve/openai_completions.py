@@ -19,7 +19,7 @@ from redraft.serve.answers import Answers
 from redraft.serve.http import sse_event
 from redraft.serve.logs import client_fault
 from redraft.serve.openai_common import completion_logprobs, extras, finish_reason, usage, usage_of
-from redraft.serve.planning import AnswerPlan, Planner
+from redraft.serve.planning import AnswerPlan, Planner, rename_fields
 from redraft.serve.service import Service
 from redraft.serve.shapes.completions import CompletionRequest
 from redraft.settings import GenerationSettings, resolve_settings
@@ -33,15 +33,16 @@ def plan_completion(planner: Planner, body: CompletionRequest) -> AnswerPlan:
         prompts = [
             planner.checked(planner.llm.read_prompt(prompt, raw=isinstance(prompt, str))) for prompt in body.prompts()
         ]
-    return planner.plan(
-        prompts,
-        settings=body.settings() | {"max_tokens": body.max_tokens, "stop": body.stop, "logprobs": body.logprobs},
-        constraints=body.constraints(),
-        n=body.n or 1,
-        seed=body.seed,
-        temperature=body.temperature,
-        timeout=body.timeout,
-    )
+    with rename_fields(body.constraint_names):
+        return planner.plan(
+            prompts,
+            settings=body.settings() | {"max_tokens": body.max_tokens, "stop": body.stop, "logprobs": body.logprobs},
+            constraints=body.constraints(),
+            n=body.n or 1,
+            seed=body.seed,
+            temperature=body.temperature,
+            timeout=body.timeout,
+        )
 
 
 @dataclass(slots=True)
@@ -100,7 +101,8 @@ class CompletionWriter:
         settings = fill_settings(planner.llm.defaults, keywords)
         check = functools.partial(planner.check_text, {"prompt": body.prompt, "suffix": body.suffix})
         fill = functools.partial(planner.llm.fill, body.prompt, body.suffix, **keywords)
-        result = await service.work(check, fill, size=size)
+        with rename_fields(body.constraint_names):
+            result = await service.work(check, fill, size=size)
         ended = _ended(result, settings, stop, time.perf_counter() - began)
         choice = self._choice(0, ended.text, ended, settings)
         usage = usage_of(ended.stats.prompt_tokens, ended.stats.tokens, ended.stats.cached_tokens)

@@ -16,7 +16,7 @@ from redraft.errors import about
 from redraft.serve.http import Json, JsonRoute, until_disconnect
 from redraft.serve.planning import Planner, rename_fields
 from redraft.serve.service import request_cost, service_of
-from redraft.serve.shapes.two_sided import DecisionRequest, EditRequest, FillRequest, NextEditRequest
+from redraft.serve.shapes.two_sided import Constrained, DecisionRequest, EditRequest, FillRequest, NextEditRequest
 from redraft.text.pieces import split_pieces
 
 router = APIRouter(tags=["answers"], route_class=JsonRoute)
@@ -92,7 +92,9 @@ _Body = FillRequest | EditRequest | NextEditRequest | DecisionRequest
 
 async def _run(request: Request, body: _Body, check: Callable[[], None], work: Callable[[], Any]) -> Response:
     service = service_of(request)
-    result = await until_disconnect(request, service.work(check, work, size=request_cost(request, body)))
+    names = body.constraint_names if isinstance(body, Constrained) else dict[str, str]
+    with rename_fields(names):
+        result = await until_disconnect(request, service.work(check, work, size=request_cost(request, body)))
     several = isinstance(result, list)
     content = {"decisions": [decision.to_dict() for decision in result]} if several else result.to_dict()
     if service.settings.log_prompts:

@@ -310,7 +310,7 @@ class ChatRequest(Streamed, Caller, Settings, Constraints):
         others = {"max_tokens": "max_completion_tokens", "thinking": "reasoning_effort",
                   "json_schema": "response_format", "json_object": "response_format"}  # fmt: skip
         given = {name: other for name, other in others.items() if getattr(self, name, None) is None}
-        return {"prompt": "messages"} | given
+        return {"prompt": "messages"} | given | self.constraint_names()
 
     @property
     def wants_thinking(self) -> bool:

@@ -202,6 +202,11 @@ Position = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,8})$")]
 Pins = Annotated[dict[Position, str], max_members(10_000)]
 
 
+_NAMED_BY_VLLM = {"json_": "json_schema", "regex": "regex", "choice": "choices", "json_object": "json_object"}
+"""The keywords of `redraft.constraints.build` by the fields of `StructuredOutputs`."""
+_PLACES = {name: f"structured_outputs.{field.rstrip('_')}" for field, name in _NAMED_BY_VLLM.items()}
+
+
 class StructuredOutputs(Shape):
     """One constraint, as vLLM's clients write it."""
 
@@ -218,13 +223,8 @@ class StructuredOutputs(Shape):
 
     def constraint(self) -> dict[str, Any]:
         """Return the constraint as an argument of `redraft.constraints.build`."""
-        named = {
-            "json_schema": self.json_,
-            "regex": self.regex,
-            "choices": self.choice,
-            "json_object": self.json_object,
-        }
-        return {name: value for name, value in named.items() if value is not None}
+        given = {name: getattr(self, field) for field, name in _NAMED_BY_VLLM.items()}
+        return {name: value for name, value in given.items() if value is not None}
 
 
 class Constraints(Shape):
@@ -247,6 +247,11 @@ class Constraints(Shape):
             if getattr(self, name, None) is not None:
                 raise contradiction(name, f"{name} and structured_outputs mean the same; give one of them")
         return self
+
+    def constraint_names(self) -> dict[str, str]:
+        """Map the engine's names of what is given in `structured_outputs` to its places there."""
+        given = self.structured_outputs.constraint() if self.structured_outputs else ()
+        return {name: _PLACES[name] for name in given}
 
     def constraints(self) -> dict[str, Any]:
         """Return what was given, as arguments of `redraft.constraints.build`."""

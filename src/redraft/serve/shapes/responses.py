@@ -334,7 +334,8 @@ class ResponsesRequest(Caller, Settings, Constraints):
     def names(self) -> dict[str, str]:
         """Map the engine's names, and places in what chat templates read, to this request's."""
         tools = {f"tools[{index}].function": f"tools[{index}]" for index in range(len(self.tools or ()))}
-        return _NAMES | dict.fromkeys(self.format_constraint(), "text") | tools | places(self._translated())
+        form = dict.fromkeys(self.format_constraint(), "text") | self.constraint_names()
+        return _NAMES | form | tools | places(self._translated())
 
     def _translated(self) -> Translated:
         found: Translated = []
