@@ -320,6 +320,25 @@ def test_an_error_names_fields_as_the_client_does(client: anthropic.Anthropic) -
         client.messages.create(**asked, tools=[WEATHER | {"name": "a b"}])
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"output_config": {"format": {"type": "json_schema", "schema": {"type": "foo"}}}},
+         "output_config.format.schema: "),
+        ({"json_schema": {"type": "foo"}}, "json_schema: "),
+        ({"structured_outputs": {"json": {"type": "foo"}}}, "structured_outputs.json: "),
+        ({"preset": "quick"}, "preset is 'quick'"),
+        ({"stepps": 3}, "Unknown field 'stepps'."),
+    ],
+)  # fmt: skip
+def test_an_error_says_its_field_once(client: anthropic.Anthropic, more: dict[str, Any], said: str) -> None:
+    with pytest.raises(anthropic.BadRequestError) as caught:
+        client.messages.create(model="random", max_tokens=16, messages=HELLO, extra_body=more)
+    message = caught.value.body["error"]["message"]  # type: ignore[index, call-overload]
+    assert message.startswith(said)
+    assert message.count(said) == 1
+
+
 def test_models(client: anthropic.Anthropic) -> None:
     listed = list(client.models.list())
     assert [model.id for model in listed] == ["random", "gpt-4o"]

@@ -50,9 +50,11 @@ class Fault(Exception):
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
     def anthropic(self, request_id: str) -> dict[str, Any]:
-        """Anthropic's error body."""
+        """Anthropic's error body, in which only the message can name the field at fault."""
         details = {"details": {"error_code": self.code}} if self.code else {}
-        error = {"type": self.kind, "message": self.message} | details
+        named = self.param is None or self.param in self.message
+        message = self.message if named else f"{self.param}: {self.message}"
+        error = {"type": self.kind, "message": message} | details
         return {"type": "error", "error": error, "request_id": request_id}
 
 

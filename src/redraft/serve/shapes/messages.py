@@ -320,7 +320,7 @@ class MessagesRequest(CountRequest, Settings, Constraints):
 
     def names(self) -> dict[str, str]:
         """Map the engine's names, and places in what chat templates read, to this request's."""
-        form = dict.fromkeys(self.format_constraint(), "output_config.format") | self.constraint_names()
+        form = dict.fromkeys(self.format_constraint(), "output_config.format.schema") | self.constraint_names()
         return super().names() | {"stop": "stop_sequences"} | form
 
     def limits(self, room: int) -> dict[str, Any]:
