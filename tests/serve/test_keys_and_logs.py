@@ -67,6 +67,10 @@ def test_cors_for_a_named_origin(guarded: ServerProcess) -> None:
     # What the official clients send from a browser; a preflight that refuses one of them refuses the request.
     clients = {"access-control-request-headers": "anthropic-version,authorization,content-type,x-stainless-lang"}
     assert httpx.options(f"{guarded.url}/v1/messages", headers=asked | clients).status_code == 200
+    local = httpx.options(
+        f"{guarded.url}/v1/messages", headers=asked | {"access-control-request-private-network": "true"}
+    )
+    assert (local.status_code, local.headers["access-control-allow-private-network"]) == (200, "true")
     wrong = httpx.get(f"{guarded.url}/v1/models", headers={"origin": asked["origin"]})
     assert wrong.status_code == 401
     assert wrong.headers["access-control-allow-origin"] == asked["origin"], "the page there may read why"

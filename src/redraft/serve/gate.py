@@ -161,13 +161,16 @@ def with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
     """Let pages of other web `origins` read what `app` answers (CORS)."""
     if not origins:
         return app
-    return CORSMiddleware(
+    cors = CORSMiddleware(
         app,
         allow_origins=list(origins),
         allow_methods=["GET", "POST"],
         allow_headers=["*"],  # OpenAI's and Anthropic's clients each send a dozen of their own
         expose_headers=["x-request-id", "request-id", "retry-after", "x-should-retry"],
     )
+    # Browsers ask before a public page reaches a local server. Older versions of Starlette take no such argument.
+    cors.allow_private_network = True
+    return cors
 
 
 def host_name(host: str) -> str:
