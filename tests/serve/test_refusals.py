@@ -30,6 +30,7 @@ from redraft.serve.settings import ServeSettings
         ),
         (b'{"model": "\\ud800", "messages": [{"role": "user", "content": "x"}]}', 404, "is not served here"),
         (b'{"model": "random", "\\ud800": 1, "messages": [{"role": "user", "content": "x"}]}', 400, "unicode"),
+        (b'{"model": "random", "": 1, "messages": [{"role": "user", "content": "x"}]}', 400, "Unknown field ''."),
         (b'{"model": "random", "messages": [{"role": "user", "content": "x"}], "t_max": NaN}', 400,
          "not valid JSON: NaN is not a JSON value"),
         (b'{"model": "random", "messages": [{"role": "user", "content": "x"}], "n": 1' + b"0" * 5000 + b"}", 400, ""),

@@ -164,8 +164,8 @@ def _is_tag(error: Mapping[str, Any], body: Mapping[Any, Any], part: str | int, 
 
 
 def _field(path: Sequence[str | int]) -> str | None:
-    """Turn a path into a name like `messages[0].content`."""
+    """Turn a path into a name like `messages[0].content`; None if it is the whole body's."""
     text = ""
     for part in path:
         text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
-    return text or None
+    return text if path else None
