@@ -35,7 +35,9 @@ from redraft.serve.settings import ServeSettings
          "not valid JSON: NaN is not a JSON value"),
         (b'{"model": "random", "messages": [{"role": "user", "content": "x"}], "n": 1' + b"0" * 5000 + b"}", 400, ""),
         (b'{"model": "random", "messages": [{"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", '
-         b'"arguments": "{\\"a\\": NaN}"}}]}]}', 400, "must be a JSON object"),
+         b'"arguments": "{\\"a\\": NaN}"}}]}]}', 400, "must be a JSON object (NaN is not a JSON value)."),
+        (b'{"model": "random", "messages": [{"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", '
+         b'"arguments": "' + b"[" * 100_000 + b'"}}]}]}', 400, "must be a JSON object (nested too deep)."),
         (b"x" * 300_000, 413, "larger than the 200000 bytes"),
     ],
 )  # fmt: skip

@@ -25,7 +25,7 @@ from redraft.serve.shapes.common import (
     schema_constraint,
     tool_constraint,
 )
-from redraft.text.strict_json import loads
+from redraft.text.strict_json import loads, no_json
 
 _PARSED = "Added by OpenAI's client to an answer that it has parsed; ignored."
 Name = Annotated[str | None, Field(description="Who is speaking; the model sees it if its chat template shows names.")]
@@ -89,8 +89,9 @@ class FunctionCall(Shape):
     def _parse(cls, arguments: str | dict[str, Any]) -> dict[str, Any]:
         try:
             parsed = loads(arguments or "{}") if isinstance(arguments, str) else arguments
-        except (ValueError, RecursionError):
-            parsed = None
+        except (ValueError, RecursionError) as error:
+            found = {"reason": no_json(error)}
+            raise PydanticCustomError("tool_arguments", "must be a JSON object ({reason})", found) from error
         if not isinstance(parsed, dict):
             raise PydanticCustomError("tool_arguments", "must be a JSON object")
         return parsed
