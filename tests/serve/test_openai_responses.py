@@ -117,6 +117,8 @@ def test_json_of_a_schema(client: openai.OpenAI) -> None:
         ({"input": [{"type": "item_reference", "id": "x"}]}, "is not an item that this server takes", "input[0]"),
         ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]},
          "holds input_file; this server takes only text and images", "input[0].content[0]"),
+        ({"input": [{"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}]},
+         "holds refusal; this server takes only text and images", "input[0].content[0]"),
         ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]},
          "this model reads only text", "input"),
         ({"input": [{"role": "user", "content": "x", "foo": 1}]}, "Unknown field 'input[0].foo'", "input[0].foo"),

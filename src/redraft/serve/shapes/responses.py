@@ -69,6 +69,13 @@ class OutputText(Shape):
     parsed: Echoed = None
 
 
+class OutputRefusal(UnsupportedPart):
+    """Not supported; known only so that the error can say so."""
+
+    type: Literal["refusal"]  # type: ignore[assignment]
+    refusal: Any = None
+
+
 class InputMessage(Shape):
     """What a person says and shows, or instructions."""
 
@@ -88,14 +95,16 @@ class OutputMessage(Shape):
 
     type: Literal["message"] = "message"
     role: Literal["assistant"]
-    content: str | Items[OutputText]
+    content: str | Items[Annotated[OutputText | OutputRefusal, Field(discriminator="type")]]
     id: Echoed = None
     status: Echoed = None
     phase: Echoed = None
 
     def words(self) -> str:
         """Return all of its text."""
-        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content if isinstance(part, OutputText))
 
 
 class Thought(Shape):
