@@ -55,12 +55,13 @@ def test_a_second_ctrl_c_is_not_taken_back_by_what_follows() -> None:
         ([b"GET / HTTP/1.1\r\n", *[b"A: b\r\n"] * 6], 0),
         ([b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", b"GET / HTTP/1.1\r\n"], 1),
         ([b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * 2], 2),
+        ([b"GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"], 1),
     ],
 )
 def test_a_connection_is_closed_when_no_request_comes(
-    monkeypatch: pytest.MonkeyPatch, sent: list[bytes], answers: int
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, sent: list[bytes], answers: int
 ) -> None:
-    """However slowly its bytes come; a request that is being answered is waited for."""
+    """However slowly its bytes come; a request that is being answered is waited for. Nothing is worth a warning."""
     monkeypatch.setattr(server, "KEEP_SECONDS", 0.2)
 
     async def slow(scope: Scope, receive: Receive, send: Send) -> None:
@@ -81,6 +82,7 @@ def test_a_connection_is_closed_when_no_request_comes(
             return b""
 
     assert asyncio.run(answered()).count(b"told") == answers
+    assert caplog.messages == []
 
 
 def test_as_many_connections_are_taken_as_the_system_lets_a_process_have() -> None:

@@ -127,6 +127,9 @@ class _Connection(H11Protocol):
             self._waiting.cancel()
         super().connection_lost(exc)
 
+    def _unsupported_upgrade_warning(self) -> None:
+        """Ignore a wish for another protocol without uvicorn's advice to install one: there is none here on purpose."""
+
     def _wait(self) -> None:
         if self._waiting is not None:
             self._waiting.cancel()
