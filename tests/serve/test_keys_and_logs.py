@@ -10,7 +10,7 @@ from typing import Any
 
 import httpx
 import pytest
-from serving import CHAT, ScriptedEngine, ServerProcess, scripted_server, server_process
+from serving import CHAT, ScriptedEngine, ServerProcess, scripted_server, server_process, until
 
 from redraft.engine.request import Request
 from redraft.errors import EngineError, SettingError
@@ -108,6 +108,32 @@ def test_log_lines(server: ServerProcess, guarded: ServerProcess) -> None:
     hole = {"model": "random", "prompt": "a", "suffix": "b", "max_tokens": 1, "user": "ben"}
     httpx.post(f"{server.url}/v1/completions", json=hole, headers={"x-request-id": "log-a-hole"})
     assert _line(server, "log-a-hole")["user"] == "ben"
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("/v1/chat/completions", {"messages": CHAT["messages"]}),
+        ("/v1/responses", {"input": "x"}),
+        ("/v1/completions", {"prompt": "x"}),
+        ("/v1/messages", {"messages": CHAT["messages"], "max_tokens": 16}),
+        ("/v1/drafts", {"messages": CHAT["messages"]}),
+    ],
+)
+def test_a_stream_that_fails_says_why_in_the_log(
+    llm: LLM, caplog: pytest.LogCaptureFixture, path: str, asked: dict[str, Any]
+) -> None:
+    """Its status was sent before."""
+    engine = ScriptedEngine(llm, lambda request: [""])
+    engine.finish_reason = "timeout"
+    counted = 'redraft_refused_total{reason="timeout"} 1.0'
+    with caplog.at_level("INFO", "redraft.serve"), scripted_server(llm, engine) as url:
+        answer = httpx.post(f"{url}{path}", json={"model": "other", "stream": True} | asked, timeout=60)
+        assert (answer.status_code, "not finished within" in answer.text) == (200, True)
+        until(lambda: any(getattr(record, "facts", {}).get("path") == path for record in caplog.records))
+        assert counted in httpx.get(f"{url}/metrics").text
+    (line,) = [record.facts for record in caplog.records if record.facts["path"] == path]  # type: ignore[attr-defined]
+    assert (line["status"], line["error"]) == (200, "timeout")
 
 
 def test_a_failure_of_the_engine_is_one_line_of_json() -> None:

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from redraft.diffusion.records import Commit, DenoiseStep
 from redraft.engine.request import Event, Finished
 from redraft.errors import EngineError
-from redraft.serve.faults import stopping, timed_out
+from redraft.serve.faults import Fault, stopping, timed_out
+from redraft.serve.logs import client_fault
 from redraft.serve.planning import AnswerPlan
 from redraft.text.marks import Marker
 from redraft.text.reply import Content, Part, Reasoning, ReplyParser
@@ -28,10 +29,12 @@ class Answers:
         streams: Sequence[AsyncGenerator[Event, None]],
         *,
         observe: Callable[[Finished | EngineError], None] = lambda ended: None,
+        note: Callable[[Fault], None] = lambda fault: None,
     ) -> None:
-        """`observe` is called when an answer ends by itself, or with the error that stopped it."""
+        """`observe` is called when an answer ends by itself, or with the error that stopped it; `note` with the error
+        at the end of a stream that has failed."""
         self.plan = plan
-        self._streams, self._observe = list(streams), observe
+        self._streams, self._observe, self._note = list(streams), observe, note
         self._pumps: list[asyncio.Task[None]] = []
 
     async def events(self) -> AsyncIterator[tuple[int, Event]]:
@@ -54,6 +57,12 @@ class Answers:
         except EngineError as error:
             self._observe(error)
             raise
+
+    def fault(self, request_id: str, error: Exception) -> Fault:
+        """Return what the client of a stream is told about an error, and note it: the status was sent long before."""
+        fault = client_fault(request_id, error)
+        self._note(fault)
+        return fault
 
     async def _merged(self) -> AsyncIterator[tuple[int, Event]]:
         if len(self._streams) == 1:

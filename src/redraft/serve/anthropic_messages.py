@@ -10,7 +10,6 @@ from typing import Any
 from redraft.engine.request import Finished
 from redraft.serve.answers import Answers, CallPiece, Piece, ReplyBuilder, new_replies, read_all
 from redraft.serve.http import dumps, sse_event
-from redraft.serve.logs import client_fault
 from redraft.serve.openai_common import extras
 from redraft.serve.planning import AnswerPlan, Planner, rename_fields
 from redraft.serve.shapes.messages import CountRequest, MessagesRequest
@@ -58,7 +57,7 @@ class MessageWriter:
                         yield _named(change)
             yield _named({"type": "message_stop"})
         except Exception as error:
-            yield _named(client_fault(self.request_id, error).anthropic(self.request_id))
+            yield _named(answers.fault(self.request_id, error).anthropic(self.request_id))
 
     def _message(self, plan: AnswerPlan) -> dict[str, Any]:
         return {

@@ -18,7 +18,6 @@ from typing import Any
 from redraft.diffusion.records import Commit, DenoiseStep
 from redraft.serve.answers import Answers, new_replies
 from redraft.serve.http import sse_event
-from redraft.serve.logs import client_fault
 from redraft.serve.openai_common import extras
 from redraft.text.tokenizer import Tokenizer
 
@@ -48,7 +47,7 @@ async def draft_events(
             "done",
         )
     except Exception as error:
-        yield sse_event(client_fault(request_id, error).openai(), "error")
+        yield sse_event(answers.fault(request_id, error).openai(), "error")
 
 
 def step_data(record: DenoiseStep, tokenizer: Tokenizer) -> dict[str, Any]:

@@ -44,6 +44,11 @@ class Fault(Exception):
         """The error `type` that both families of clients read."""
         return _KINDS.get(self.status, "invalid_request_error" if self.status < 500 else "api_error")
 
+    @property
+    def reason(self) -> str:
+        """What the log and the metrics call it."""
+        return self.code or self.kind
+
     def openai(self) -> dict[str, Any]:
         """OpenAI's error body, which has no `type` of its own for 'not found'."""
         kind = "invalid_request_error" if self.status == 404 else self.kind

@@ -11,7 +11,6 @@ from typing import Any
 from redraft.engine.request import Finished
 from redraft.serve.answers import Answers, CallPiece, Piece, ReplyBuilder, new_replies, read_all
 from redraft.serve.http import dumps, sse_event
-from redraft.serve.logs import client_fault
 from redraft.serve.openai_common import chat_logprobs, extras, finish_reason, usage
 from redraft.serve.planning import AnswerPlan
 from redraft.serve.shapes.chat import ChatRequest
@@ -52,7 +51,7 @@ class ChatWriter:
                 yield sse_event(self._envelope("chat.completion.chunk") | last)
             yield sse_event("[DONE]")
         except Exception as error:
-            yield sse_event(client_fault(self.request_id, error).openai())
+            yield sse_event(answers.fault(self.request_id, error).openai())
 
     def _envelope(self, kind: str) -> dict[str, Any]:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.body.model,

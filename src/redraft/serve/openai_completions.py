@@ -17,7 +17,6 @@ from redraft.filling.api import fill_settings, longest_filling
 from redraft.filling.result import FillResult
 from redraft.serve.answers import Answers
 from redraft.serve.http import sse_event
-from redraft.serve.logs import client_fault
 from redraft.serve.openai_common import completion_logprobs, extras, finish_reason, usage, usage_of
 from redraft.serve.planning import AnswerPlan, Planner, rename_fields
 from redraft.serve.service import Service
@@ -89,7 +88,7 @@ class CompletionWriter:
                 yield sse_event(self._envelope() | last)
             yield sse_event("[DONE]")
         except Exception as error:
-            yield sse_event(client_fault(self.request_id, error).openai())
+            yield sse_event(answers.fault(self.request_id, error).openai())
 
     async def filled(self, service: Service, size: int) -> dict[str, Any]:
         """Return the body of a filled hole, for a request of `size` bytes; `Service.work` runs the filling."""

@@ -11,7 +11,6 @@ from typing import Any
 
 from redraft.serve.answers import Answers, CallPiece, Piece, ReplyBuilder, new_replies, read_all
 from redraft.serve.http import dumps, sse_event
-from redraft.serve.logs import client_fault
 from redraft.serve.openai_common import extras, token_logprobs
 from redraft.serve.planning import AnswerPlan
 from redraft.serve.shapes.responses import ResponsesRequest
@@ -60,7 +59,7 @@ class ResponseWriter:
             response = self._ended(reply, answers.plan, output.items)
             yield numbered({"type": f"response.{response['status']}", "response": response})
         except Exception as error:
-            fault = client_fault(self.request_id, error)
+            fault = answers.fault(self.request_id, error)
             for change in output.close("incomplete"):
                 yield numbered(change)
             failure = {"code": "server_error", "message": fault.message}

@@ -181,8 +181,12 @@ class Service:
                 if self.settings.log_prompts:
                     facts.setdefault("texts", []).append(ended.text)
 
+        def note(fault: Fault) -> None:
+            self.count_refusal(fault)
+            facts["error"] = fault.reason
+
         streams = await self.engine.submit([replace(request, timeout=left) for request in plan.requests])
-        return Answers(plan, streams, observe=observe)
+        return Answers(plan, streams, observe=observe, note=note)
 
     async def work(self, check: Callable[[], object], function: Callable[[], T], *, size: int) -> T:
         """Check a request of `size` bytes, then call `function`, which runs forward passes, in the model's thread.
@@ -216,7 +220,7 @@ class Service:
 
     def count_refusal(self, fault: Fault) -> None:
         """Count a refused request."""
-        self.metrics.refused.labels(fault.code or fault.kind).inc()
+        self.metrics.refused.labels(fault.reason).inc()
 
     def _engine_stats(self) -> EngineStats | None:
         return None if self._engine is None else self._engine.stats()

@@ -57,7 +57,7 @@ class Router:
         except Fault as fault:  # only raised before an answer begins
             id = request_id(headers)
             await self._tell(fault_response(fault, scope["path"], id), id, scope, receive, send)
-            self._own.refused.labels(fault.code or fault.kind).inc()
+            self._own.refused.labels(fault.reason).inc()
             log_request(id, scope["method"], scope["path"], fault.status, time.perf_counter() - began, {})
 
     async def _tell(self, answer: Response, id: str, scope: Scope, receive: Receive, send: Send) -> None:
