@@ -1,17 +1,19 @@
 """language.py: what kernels are made of."""
 
 import pytest
+import torch
 from making import normal
 from triton.backends.compiler import GPUTarget
 from triton.language import target_info
 
-from redraft.kernels.triton.quantize import quantize_rows
+from redraft.kernels.triton import norms
 
 
 def test_the_interpreter_does_without_the_instructions_of_the_machine_s_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = normal(4, 128)
-    expected = quantize_rows(x)
+    x, weight = normal(4, 48), normal(48, seed=1)
+    expected = norms.norm(x, weight, 1e-6)
     monkeypatch.setattr(target_info, "current_target", lambda: GPUTarget("cuda", 90, 32))
-    ours = quantize_rows(x)
-    assert ours.values.float().equal(expected.values.float())
-    assert ours.scale.equal(expected.scale)
+    ours = norms.norm(x, weight, 1e-6)
+    assert isinstance(ours, torch.Tensor)
+    assert isinstance(expected, torch.Tensor)
+    assert ours.equal(expected)
