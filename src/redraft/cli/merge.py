@@ -30,6 +30,7 @@ def merge(
     from redraft.model.checkpoint import Checkpoint
     from redraft.model.folders import copy_beside, resolve_folder
     from redraft.model.placement import DTYPES
+    from redraft.model.quantize import check_finite
     from redraft.model.weights import filled, save_model
     from redraft.outputs import check_new
 
@@ -39,6 +40,8 @@ def merge(
     change, dtype = adapter_for(checkpoint, adapter), checkpoint.dtype
     network = filled(checkpoint, torch.device("cpu"), dtype if dtype in DTYPES.values() else torch.float32)
     fold(network, change)
+    for name, weight in network.state_dict().items():
+        check_finite(name, weight)
     with stopped_by_sigterm():
         save_model(network.to(dtype), out)
         copy_beside(folder, out)

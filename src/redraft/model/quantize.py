@@ -107,13 +107,18 @@ def _tensors(
         progress(done, len(checkpoint.shapes))
 
 
+def check_finite(name: str, weight: Tensor) -> None:
+    """Raise `CheckpointError` if one of our weights has infinite or NaN values."""
+    if not all(end.isfinite() for end in weight.aminmax()):  # without a copy, and NaN is both ends
+        raise CheckpointError(f"{to_hugging_face(name)} has infinite or NaN values.")
+
+
 def _stored(checkpoint: Checkpoint, name: str, kept_as: str | None, group: int) -> Iterator[tuple[str, Tensor]]:
     """The tensors of one of our weights as the files hold them."""
     weight = checkpoint.weight(name)
     assert isinstance(weight, Tensor)
     if kept_as is None:
-        if not all(end.isfinite() for end in weight.aminmax()):  # without a copy, and NaN is both ends
-            raise CheckpointError(f"{to_hugging_face(name)} has infinite or NaN values.")
+        check_finite(name, weight)
         yield to_hugging_face(name), weight.contiguous()
         return
     for base, matrix in _matrices(name, weight):
