@@ -164,6 +164,8 @@ def main() -> int:
     parser.add_argument("--server", help="address of a running `redraft serve`")
     parser.add_argument("--model", default="tiny")
     given = parser.parse_args()
+    if given.server and not given.server.startswith(("http://", "https://")):
+        parser.error(f"--server is {given.server!r}; it must begin with http:// or https://.")
     fill = remote(given.server, given.model) if given.server else local(given.model)
     server = Server(fill)
     try:

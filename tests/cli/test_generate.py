@@ -149,6 +149,13 @@ def test_a_schema_that_is_none_is_refused(cli: Cli, folder: Path, tmp_path: Path
     assert "A schema must be an object or a bool" in outcome.err
 
 
+def test_an_empty_schema_is_named(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    file = tmp_path / "schema.json"
+    file.write_text(" \n")
+    outcome = cli("generate", "Hello", "--model", folder, *OPTIONS, "--json-schema", file)
+    assert (outcome.code, outcome.err) == (2, f"error: The JSON schema {file} is empty.\n")
+
+
 def test_a_schema_may_begin_with_a_byte_order_mark(cli: Cli, folder: Path, tmp_path: Path) -> None:
     file = tmp_path / "schema.json"
     file.write_text('\ufeff{"const": 12}\r\n')

@@ -94,6 +94,15 @@ def test_lines_end_as_the_protocol_says(line: int) -> None:
                                (9, {"line": 2, "character": 1})][line]  # fmt: skip
 
 
+def test_an_address_of_no_server_is_refused_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["language_server.py", "--server", "localhost:8000"])
+    with pytest.raises(SystemExit):
+        example("language_server").main()
+    assert "it must begin with http:// or https://" in capsys.readouterr().err
+
+
 def test_requests_that_the_protocol_has_an_error_for() -> None:
     opened = {"method": "textDocument/didOpen", "params": document(text="x")}
     without = {"id": 1, "method": "textDocument/inlineCompletion", "params": document()}

@@ -53,7 +53,9 @@ class ConstraintOptions:
         if self.json_schema is not None:
             from redraft.constraints import schema_of
 
-            given["json_schema"] = schema_of(read_words(self.json_schema, "The JSON schema"))
+            if not (schema := read_words(self.json_schema, "The JSON schema")).strip():
+                raise InputError(f"The JSON schema {self.json_schema} is empty.")
+            given["json_schema"] = schema_of(schema)
         if self.text_pins:
             given["text_pins"] = pins = dict(map(_pin, self.text_pins))
             if len(pins) < len(self.text_pins):
