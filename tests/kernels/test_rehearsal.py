@@ -97,7 +97,7 @@ def test_an_interrupted_one_leaves_nothing_behind(
     with monkeypatch.context() as patch:
         patch.setattr("redraft.kernels.triton.rehearsal.AsyncCompileMode", Interrupted)
         with pytest.raises(KeyboardInterrupt):
-            rehearse(lambda: norm(bf16(4, 320), bf16(320), 1e-6))
+            rehearse(lambda: norm(bf16(4, 200), bf16(200), 1e-6))  # a block that no other test has
     asked.clear()
     rehearse(lambda: norm(bf16(4, 1900), bf16(1900), 1e-6))
     assert [name for name, _ in asked] == ["_norm_kernel"]
