@@ -96,14 +96,16 @@ def test_a_row_does_not_depend_on_the_rows_beside_it(weights: str) -> None:
         assert torch.equal(run(count)[:64], few)
 
 
+@pytest.mark.parametrize("half", [100, 800])
 @pytest.mark.parametrize("weights", ["plain", "fp8"])
-def test_experts_in_gluon_have_the_same_bits(weights: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiles of few rows, of many, and of dead ones, of experts that many rows choose and few."""
-    x, router, packed = bf16(1600, WIDTH), bf16(EXPERTS, WIDTH), layer(weights)
+def test_experts_in_gluon_have_the_same_bits(weights: str, half: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiles of few rows, of many, and of dead ones, of experts that many rows choose and few; 50 on average, or 400."""
+    x, router, packed = bf16(2 * half, WIDTH), bf16(EXPERTS, WIDTH), layer(weights)
     if not gluon_experts.fits(x, WIDTH, INNER):
         pytest.skip("needs a Hopper GPU")
-    router[: EXPERTS // 2] += 0.2 * x[:800].mean(0)
-    rows, plan = rows_for(weights, x), routed(x, router, weights, torch.tensor([700, 800], dtype=torch.int32))
+    router[: EXPERTS // 2] += 0.2 * x[:half].mean(0)
+    lengths = torch.tensor([half * 7 // 8, half], dtype=torch.int32)
+    rows, plan = rows_for(weights, x), routed(x, router, weights, lengths)
     ours = experts.experts(rows, plan, packed)
     monkeypatch.setattr(gluon_experts, "fits", lambda *shape: False)
     assert torch.equal(ours, experts.experts(rows, plan, packed))

@@ -38,7 +38,7 @@ def gate(
     _gate_kernel[(processors(x.device),)](
         x, x_scale, descriptor(weight.flatten(0, 1), [64, depth]), weight_scale, out, routing.order, routing.tiles,
         routing.counts, D=width, INNER=both // 2, TOP_K=routing.index.shape[1], DEPTH=depth, STAGES=STAGES,
-        num_warps=4, maxnreg=168,
+        HALVES=x_scale is not None or routing.mean <= 64, num_warps=4, maxnreg=168,
     )  # fmt: skip
 
 
@@ -99,15 +99,18 @@ def _multiply(
 @gluon
 def _gate_kernel(
     x, x_scale, weight, weight_scale, out, order, tiles, counts, D: gl.constexpr, INNER: gl.constexpr,
-    TOP_K: gl.constexpr, DEPTH: gl.constexpr, STAGES: gl.constexpr,
+    TOP_K: gl.constexpr, DEPTH: gl.constexpr, STAGES: gl.constexpr, HALVES: gl.constexpr,
 ):  # fmt: skip
-    """hidden = gelu(gate x) * up x. A tile's weights are 128 columns' gates and ups; the last may have 64 only."""
+    """hidden = gelu(gate x) * up x. A tile's weights are 128 columns' gates and ups; the last may have 64 only.
+
+    HALVES: a tile of at most 64 rows is multiplied as such. In bf16 that is slower where few tiles are.
+    """
     ring = _new_ring(weight, DEPTH, STAGES, 129)  # 128 threads that copy rows, and the bulk copies
     walk = gate_walk(tiles, counts)
     given = (order, x_scale, weight_scale, out)
     gl.warp_specialize([
-        (_gate_columns, (ring, walk, given, 0, D, INNER, TOP_K, DEPTH, STAGES)),
-        (_gate_columns, (ring, walk, given, 1, D, INNER, TOP_K, DEPTH, STAGES)),
+        (_gate_columns, (ring, walk, given, 0, D, INNER, TOP_K, DEPTH, STAGES, HALVES)),
+        (_gate_columns, (ring, walk, given, 1, D, INNER, TOP_K, DEPTH, STAGES, HALVES)),
         (_gate_copy, (ring, walk, x, weight, order, D, INNER, TOP_K, DEPTH, STAGES)),
     ], [4, 4], [208, 88])  # fmt: skip
 
@@ -148,16 +151,15 @@ def _gate_copy(
 @gluon
 def _gate_columns(
     ring, walk, given, WARP_GROUP: gl.constexpr, D: gl.constexpr, INNER: gl.constexpr, TOP_K: gl.constexpr,
-    DEPTH: gl.constexpr, STAGES: gl.constexpr,
+    DEPTH: gl.constexpr, STAGES: gl.constexpr, HALVES: gl.constexpr,
 ):  # fmt: skip
     """One warp group's 64 columns of every tile."""
-    _order, _x_scale, weight_scale, _out = given
     number = 0
     for index in range(gl.program_id(0), gate_tiles(walk, INNER), gl.num_programs(0)):
         where = gate_place(walk, index, INNER)
         if where[3] + WARP_GROUP * 64 >= INNER:
             pass_over(ring[2], ring[3], number, D // DEPTH, STAGES)
-        elif weight_scale is not None and where[2] - where[1] <= 64:  # for bf16 this is slower
+        elif HALVES and where[2] - where[1] <= 64:
             _gate_tile(ring, number, given, where, WARP_GROUP, 64, D, INNER, TOP_K, DEPTH, STAGES)
         else:
             _gate_tile(ring, number, given, where, WARP_GROUP, 128, D, INNER, TOP_K, DEPTH, STAGES)
