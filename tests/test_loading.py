@@ -4,6 +4,8 @@ import json
 import math
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -177,6 +179,12 @@ def test_every_file_is_read_once(folder: Path, tmp_path: Path, monkeypatch: pyte
     read.clear()
     llm.add_adapter("two", tmp_path)
     assert read == [folder, tmp_path]
+
+
+def test_a_model_is_loaded_without_importing_a_compiler(folder: Path) -> None:
+    """It takes half a second, and nothing on a CPU uses it."""
+    code = "import sys, redraft; redraft.load(sys.argv[1]); sys.exit('torch._dynamo' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code, folder], check=True)
 
 
 def test_an_adapter_of_another_model_is_a_fault_of_its_argument(folder: Path, tmp_path: Path) -> None:

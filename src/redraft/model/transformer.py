@@ -61,7 +61,9 @@ class Transformer(Model):
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
-        self.embedding = nn.Embedding(config.vocab_size, config.hidden_size)
+        # Uniform: for normal numbers on the device "meta" PyTorch imports a compiler, which takes half a second.
+        drawn = torch.empty(config.vocab_size, config.hidden_size).uniform_(-1.0, 1.0)
+        self.embedding = nn.Embedding.from_pretrained(drawn, freeze=False)
         self.self_conditioning = SelfConditioning(config)
         self.layers = nn.ModuleList(Layer(config, layer) for layer in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)

@@ -64,7 +64,7 @@ def filled(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype, int
     model = checkpoint.empty_model()
     for layer in int4:
         model.layers[layer].experts = nn.Identity()  # takes no memory until they are read
-    model = model.to(dtype).to_empty(device=device)
+    _allocate(model, device, dtype)
     if device.type == "cpu":
         native.available()  # compile now rather than in the first answer
         _arrange_for_cpu(model)
@@ -83,7 +83,7 @@ def load_vision(
     vision = checkpoint.empty_model().vision
     if vision is None:
         return None
-    vision = vision.to(dtype).to_empty(device=device)
+    _allocate(vision, device, dtype)
     _fill({f"vision.{name}": tensor for name, tensor in vision.state_dict().items()}, checkpoint.names(), read)
     return vision
 
@@ -159,6 +159,14 @@ def _arrange_for_cpu(model: Transformer) -> None:
 
 
 @torch.no_grad()
+def _allocate(module: nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    """Give a module on the device "meta" memory for its weights; PyTorch's `to_empty` imports a compiler for that."""
+    weights = module.state_dict().items()
+    module.load_state_dict(
+        {name: torch.empty(old.shape, device=device, dtype=dtype) for name, old in weights}, assign=True
+    )
+
+
 def _fill(targets: Mapping[str, Tensor], names: Iterable[str], read: Callable[[str], Weight]) -> None:
     """Fill every weight that is among the targets, one at a time; quantized ones are dequantized to its dtype."""
     for name in filter(targets.__contains__, names):
