@@ -10,7 +10,9 @@ from redraft.config import FULL, SLIDING, ModelConfig
 from redraft.model import Transformer
 from redraft.model.initialise import initialise
 from redraft.train import recipe as tables
+from redraft.train.batch import Batch, in_one_step
 from redraft.train.bench import random_batch
+from redraft.train.distributed import World
 from redraft.train.lora import adapt
 from redraft.train.optimizer import Masters
 from redraft.train.passes import CapturedPass, EagerPass, pass_for
@@ -47,6 +49,14 @@ def recipe_for(rows: int, lora: LoraSettings | None) -> Recipe:
     )  # fmt: skip
 
 
+def batches_of(recipe: Recipe, device: torch.device) -> list[Batch]:
+    """Three of one step, which learn from different numbers of tokens: what a capture reads differs in everything."""
+    batches = [random_batch(recipe, seed).to(device) for seed in range(3)]
+    for number, batch in enumerate(batches):
+        batch.canvas_weight[:, :, : 32 * number] = 0.0
+    return in_one_step(batches, World())
+
+
 def trained(recipe: Recipe, *, capture: bool) -> tuple[list[float], list[Tensor]]:
     """The losses of a run, and the weights that it ends with."""
     device = torch.device("cuda", 0)
@@ -60,7 +70,7 @@ def trained(recipe: Recipe, *, capture: bool) -> tuple[list[float], list[Tensor]
     stream = TwoStream(model, recipe.objective, compiled=True, recompute=recipe.run.recompute)
     batch_pass = pass_for(stream, recipe)
     assert isinstance(batch_pass, CapturedPass if capture else EagerPass)
-    batches, losses = [random_batch(recipe, seed).to(device) for seed in range(3)], []
+    batches, losses = batches_of(recipe, device), []
     for number in range(STEPS):
         masters.refresh()
         outcome = batch_pass.gradients(batches[number % 3], 5, number)

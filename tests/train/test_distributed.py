@@ -16,6 +16,7 @@ from redraft.train import read_recipe
 from redraft.train.checkpoint import load_checkpoint, save_checkpoint
 from redraft.train.distributed import World
 from redraft.train.limits import RunLimits
+from redraft.train.packing import Packer
 from redraft.train.progress import read_log
 from redraft.train.trainer import Trainer, TrainingResult, train
 
@@ -45,6 +46,12 @@ accumulate = {accumulate}
 name = "reverse"
 kind = "reverse"
 share = 1.0
+[[data.sources]]
+name = "short"
+kind = "reverse"
+share = 3.0
+prompt_weight = 0.1
+fill_weight = 0.0
 [optimizer]
 steps = 16
 learning_rate = 3e-3
@@ -104,7 +111,12 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def test_two_processes_equal_one_and_resume_as_one(tmp_path: Path) -> None:
+    """Also where they learn from different numbers of tokens in a step."""
     one, two = write_recipe(tmp_path, "one", 2), write_recipe(tmp_path, "two", 1)
+    packer = Packer(read_recipe(one))
+    for name in ("canvas_weight", "encoder_weight"):
+        sums = [float(packer.batch(index)[name].sum()) for index in range(16)]
+        assert any(a > 1.2 * b for a, b in zip(sums[::2], sums[1::2], strict=True)), sums
     train(read_recipe(one), device="cpu", quiet=True)
     launch(two, "--max-seconds", "0.001")
     stopped = load_checkpoint(tmp_path / "two")

@@ -6,12 +6,14 @@ Shapes: B rows, T clean tokens per row, N canvases per row, C tokens per canvas.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from redraft.train.distributed import World
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +48,9 @@ class Batch:
     rollout: Tensor | None = None
     """Share of a row's canvases that continue from the model's own draft where it has one, fp32 [B]; None if no source
     of the recipe has such canvases, and then nothing is drawn for it."""
+    scale: Tensor | None = None
+    """What its mean decoder and encoder losses are multiplied by among the batches of its step (see `in_one_step`),
+    fp32 [2]; None for a batch on its own."""
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> Batch:
@@ -62,6 +67,18 @@ class Batch:
         """The tensors that are present, by name."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         return {name: tensor for name, tensor in fields.items() if tensor is not None}
+
+
+def in_one_step(batches: Sequence[Batch], world: World) -> list[Batch]:
+    """The batches of one step of this process, whose losses are then means over all tokens of the step.
+
+    Losses are means within a batch, weighted by token, and a step takes the mean over its batches and processes. With
+    the sum of a batch's weights over that of the mean batch as its `scale`, every token counts what it would count in a
+    single batch of all rows. Every process has to call it; it does not wait for the device.
+    """
+    sums = torch.stack([torch.stack((batch.canvas_weight.sum(), batch.encoder_weight.sum())) for batch in batches])
+    mean = world.mean_(sums.mean(0)).clamp(min=1e-6)
+    return [dataclasses.replace(batch, scale=part) for batch, part in zip(batches, sums / mean, strict=True)]
 
 
 def _move(tensor: Tensor, device: torch.device) -> Tensor:

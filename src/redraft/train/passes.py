@@ -55,8 +55,8 @@ class _Capture:
 class CapturedPass:
     """Both passes as CUDA graphs, one for each number of conditioned rows, after `WARM_UP` passes kernel by kernel.
 
-    Every batch must have the same shapes. The next pass overwrites what a pass returns and the gradients that it
-    leaves. The graphs keep the memory of a pass for themselves.
+    Every batch must have the same tensors, of the same shapes. The next pass overwrites what a pass returns and the
+    gradients that it leaves. The graphs keep the memory of a pass for themselves.
     """
 
     def __init__(self, stream: TwoStream) -> None:

@@ -20,7 +20,7 @@ from torch import Tensor
 from redraft.errors import SettingError, TrainingError
 from redraft.model import Transformer
 from redraft.train import curve
-from redraft.train.batch import Batch
+from redraft.train.batch import Batch, in_one_step
 from redraft.train.distributed import World
 from redraft.train.export import ADAPTER, MODEL, check_apart, export_trained
 from redraft.train.flops import share_of_peak
@@ -111,9 +111,12 @@ class Trainer:
         self.meters = Meters([source.name for source in self.recipe.data.sources], self.device)
 
     def train_step(self, *batches: Batch) -> Tensor:
-        """One update from the mean loss of batches on the device; returns that loss without waiting for it."""
+        """One update from the loss of all batches on the device; returns that loss without waiting for it.
+
+        With several processes it is this process' part, and the loss is their mean.
+        """
         self.masters.refresh()
-        losses = [self._accumulate(batch, 1.0 / len(batches)) for batch in batches]
+        losses = [self._accumulate(batch, 1.0 / len(batches)) for batch in in_one_step(batches, self.world)]
         self.meters.add_norm(self.masters.step(self.step))
         self.step += 1
         return torch.stack(losses).mean()
@@ -130,7 +133,7 @@ class Trainer:
         return outcome.loss.clone()  # the next captured pass overwrites it
 
     def evaluate(self) -> dict[str, float]:
-        """Mean losses on held-out batches, the same ones every time, with the averaged weights if there are any.
+        """Mean losses of held-out batches, the same ones every time, with the averaged weights if there are any.
 
         Runs with gradients enabled so that compiled training graphs are reused; nothing is kept.
         """
@@ -141,6 +144,7 @@ class Trainer:
         for first in range(0, count, self.world.size):
             index = first + self.world.rank  # also past the last one: processes gather sharded weights together
             batch = Batch.from_arrays(self.packer.batch(index, "heldout")).to(self.device)
+            [batch] = in_one_step([batch], World())  # each on its own, with all the tensors of a captured batch
             outcome = self.batch_pass.losses(batch, self.run_settings.seed, _HELDOUT_STEP + index)
             if index < count:
                 meters.add(outcome, batch)

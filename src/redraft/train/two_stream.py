@@ -41,7 +41,8 @@ RowMasks = dict[str, Callable[[int], Mask]]
 
 @dataclass(frozen=True, kw_only=True)
 class BatchLosses:
-    """Losses of one batch. Only `loss` carries gradients; means are in nats per weighted token."""
+    """Losses of one batch. Only `loss` carries gradients; means are in nats per weighted token, times the batch's
+    `scale`."""
 
     loss: Tensor
     decoder: Tensor
@@ -228,8 +229,10 @@ class TwoStream(nn.Module):
         )
 
     def _decoder_weight(self, batch: Batch, noise: Corruption) -> Tensor:
-        """Loss weights of all canvas tokens [B*N*C]; those of the data sum to 1 before the loss variant's factors."""
-        weight, settings = _normalised(batch.canvas_weight), self.objective
+        """Loss weights of all canvas tokens [B*N*C]; those of the data sum to 1, or to the batch's `scale`, before the
+        loss variant's factors.
+        """
+        weight, settings = _normalised(batch.canvas_weight, batch, 0), self.objective
         if settings.kept_weight != 1:
             weight = torch.where(noise.replaced, weight, weight * settings.kept_weight)
         if settings.loss.startswith("reweighted"):
@@ -251,7 +254,11 @@ class TwoStream(nn.Module):
     def _encoder_tokens(
         self, batch: Batch, encoded: Tensor, generator: torch.Generator
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Hidden states [t,D], next tokens [t] and normalised weights [t] of the positions with an encoder loss."""
+        """Hidden states [t,D], next tokens [t] and normalised weights [t] of the positions with an encoder loss.
+
+        The mean of a share of them stands for that of all, so what the batch counts in its step does not depend on
+        which are drawn.
+        """
         target = F.pad(batch.tokens[:, 1:], (0, 1)).flatten()
         weight, hidden = batch.encoder_weight.flatten(), encoded.flatten(0, 1)
         if self.objective.encoder_weight == 0:
@@ -261,7 +268,7 @@ class TwoStream(nn.Module):
             key = torch.rand(target.shape, generator=generator, device=target.device)
             chosen = torch.where(weight > 0, key, 2.0).argsort()[:count]
             target, weight, hidden = target[chosen], weight[chosen], hidden[chosen]
-        return hidden, target, _normalised(weight)
+        return hidden, target, _normalised(weight, batch, 1)
 
     def _run(
         self, x: Tensor, rope: RopeTables, masks: RowMasks, phase: Phase, past: KeysValues | None, used: Tensor
@@ -316,5 +323,7 @@ def _canvas_used(batch: Batch) -> Tensor:
     return (batch.canvas_document >= 0).repeat_interleave(batch.canvas_target.shape[2], 1)
 
 
-def _normalised(weight: Tensor) -> Tensor:
-    return weight / weight.sum().clamp(min=1e-6)
+def _normalised(weight: Tensor, batch: Batch, part: int) -> Tensor:
+    """Weights of the decoder (part 0) or encoder (part 1) loss; they sum to 1, or to the batch's `scale`."""
+    weight = weight / weight.sum().clamp(min=1e-6)
+    return weight if batch.scale is None else weight * batch.scale[part]

@@ -129,7 +129,7 @@ class DataSettings:
     workers: int = 0
     """Processes that pack batches ahead of time; 0 packs in the training process."""
     accumulate: int = 1
-    """Batches per step and device; their gradients are averaged."""
+    """Batches per step and device, which learn as one batch of all their rows would."""
 
     def __post_init__(self) -> None:
         checks = Checks(self, "data.")
