@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -416,3 +417,16 @@ def test_the_check_regards_the_adapter_and_the_folder(tmp_path: Path, capsys) ->
     (out / FILE).write_bytes(b"")
     assert main(["train", "--check", "--out", str(out), str(recipe)]) == 2
     assert "already holds a run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("adapter", [False, True])
+def test_the_check_refuses_a_run_over_the_model_that_it_begins_with(tmp_path: Path, capsys, adapter: bool) -> None:
+    data = write(tmp_path / "pairs.jsonl", {"prompt": "Say blue:", "completion": " blue sky"})
+    recipe, out = tmp_path / "r.toml", tmp_path / "out"
+    base = shutil.copytree(resolve_folder("tiny"), out / ("adapter" if adapter else "model"))
+    plain = RECIPE.format(path=data.as_posix(), out=out.as_posix())
+    plain = plain.replace('init = "tiny"', f'init = "{base.as_posix()}"')
+    recipe.write_text(plain + "[lora]\nrank = 4\n" * adapter)
+    assert main(["train", "--check", str(recipe)]) == 2
+    assert "the folder that the run writes to; choose another run.out" in capsys.readouterr().err
+    assert main(["train", "--check", "--out", str(tmp_path / "new"), str(recipe)]) == 0

@@ -82,10 +82,12 @@ SAMPLES = 2
 def show_data(recipe: str | Path, *, out: str | None = None, as_json: bool = False) -> None:
     """Show what a recipe's data look like to the model, and what its adapter changes, without training.
 
-    Raises `SettingError` for LoRA targets or a rank that the model does not have, and if `out` already contains a run.
+    Raises `SettingError` for LoRA targets or a rank that the model does not have, if `out` already contains a run, and
+    if the run would write over what it begins with.
     """
     from redraft.text.tokenizer import Tokenizer
     from redraft.train import check as checking
+    from redraft.train.export import check_apart
     from redraft.train.lora import adapted_modules
     from redraft.train.packing import Packer
     from redraft.train.resuming import check_begins_in
@@ -93,6 +95,7 @@ def show_data(recipe: str | Path, *, out: str | None = None, as_json: bool = Fal
     settings = _read(recipe, out=out)
     if out is not None:
         check_begins_in(Path(out))
+    check_apart(settings)
     modules = [] if settings.lora is None else adapted_modules(settings.model, settings.lora)
     packer = Packer(settings)
     tokenizer = Tokenizer.from_folder(settings.data.tokenizer) if settings.data.tokenizer else None

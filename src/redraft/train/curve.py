@@ -11,8 +11,6 @@ from redraft.eval.curve import CurvePoint, draw, of_folder
 from redraft.train.progress import CsvLog, read_log
 from redraft.train.recipe import Recipe
 
-FOLDER = "curve"
-"""Where a run writes its measurements."""
 _FILE, _PICTURE = "curve.csv", "curve.png"
 _COLUMNS = ("step", "budget", "solved", "total", "mean_steps")
 

@@ -24,15 +24,21 @@ from redraft.train.sharding import ShardedWeights, TrainedWeights
 
 GENERATION = "generation_config.json"
 """Sampling defaults of a model folder."""
-MODEL, ADAPTER = "model", "adapter"
-"""Names of the folders within the run's folder."""
+MODEL, ADAPTER, CURVE = "model", "adapter", "curve"
+"""Names of the folders within the run's folder; `CURVE` has what is measured while training."""
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
 _PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json")
 """What Transformers reads to prepare images."""
 
 
-def check_apart(recipe: Recipe, folders: Sequence[Path]) -> None:
+def exported(recipe: Recipe) -> Path:
+    """Where the run's model or adapter is written in the end."""
+    return Path(recipe.run.out) / (MODEL if recipe.lora is None else ADAPTER)
+
+
+def check_apart(recipe: Recipe) -> None:
     """Raise `SettingError` if the run would write over what it begins with or takes its tokenizer from."""
+    folders = [exported(recipe), *[Path(recipe.run.out) / CURVE] * bool(recipe.run.curve_every)]
     for setting, read in (("run.init", recipe.run.init), ("data.tokenizer", recipe.data.tokenizer)):
         for folder in folders:  # os.path, since Path raises for overlong names
             if os.path.exists(read) and os.path.exists(folder) and os.path.samefile(read, folder):

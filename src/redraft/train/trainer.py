@@ -22,7 +22,7 @@ from redraft.model import Transformer
 from redraft.train import curve
 from redraft.train.batch import Batch, in_one_step
 from redraft.train.distributed import World
-from redraft.train.export import ADAPTER, MODEL, check_apart, export_trained
+from redraft.train.export import CURVE, check_apart, export_trained, exported
 from redraft.train.flops import share_of_peak
 from redraft.train.history import Pace, StepLosses
 from redraft.train.initial import initial_model
@@ -199,9 +199,7 @@ class Trainer:
 
     def _begin(self, resume: bool) -> dict[str, Any]:
         """Find out where the run stands; returns the state from its checkpoint, empty for a new run."""
-        check_apart(
-            self.recipe, [self._model_folder, *[self.folder / curve.FOLDER] * bool(self.recipe.run.curve_every)]
-        )
+        check_apart(self.recipe)
         if not resume:
             self.checkpoint.begin()
             return {}
@@ -292,7 +290,7 @@ class Trainer:
 
     def _measure_curve(self) -> None:
         """Score and steps at several step budgets with the current weights."""
-        folder = self.folder / curve.FOLDER
+        folder = self.folder / CURVE
         self._export(folder)
         if self.world.is_main:
             self.reporter.say(curve.measure_curve(self.recipe, folder, self.step, self.device))
@@ -306,20 +304,15 @@ class Trainer:
         self.save()
         if self.run_settings.curve_every and not self._due(self.run_settings.curve_every):
             self._measure_curve()
-        self._export(self._model_folder)
+        self._export(exported(self.recipe))
         with self.world.writing(f"The plots of {str(self.folder)!r}"):
             if self.world.is_main:
                 self._draw()
         return TrainingResult(
             step=self.step, finished=self.step >= self.total_steps, interrupted=self.limits.interrupted,
-            losses=self.losses.values, folder=self.folder, model_folder=self._model_folder,
+            losses=self.losses.values, folder=self.folder, model_folder=exported(self.recipe),
             tokens_per_second=self._tokens_per_step / self.pace.median,
         )  # fmt: skip
-
-    @property
-    def _model_folder(self) -> Path:
-        """Where the model or the adapter is written."""
-        return self.folder / (MODEL if self.recipe.lora is None else ADAPTER)
 
     def _draw(self) -> None:
         """Draw the run's plots, or explain that matplotlib is missing."""
