@@ -5,7 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from redraft.outputs import staged_folder
+import pytest
+
+from redraft.errors import SettingError
+from redraft.outputs import check_new, staged_folder
 
 KILLED = """
 import os, signal, sys
@@ -22,6 +25,8 @@ def test_what_a_killed_process_left_is_removed_by_the_next_one(tmp_path: Path) -
     killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
     assert killed.returncode == -signal.SIGKILL
     (left,) = tmp_path.iterdir()
+    check_new(tmp_path)
+    assert left.exists()  # a check removes nothing
     with staged_folder(tmp_path, last="last") as work:
         assert not left.exists()
         (work / "last").write_text("whole")
@@ -34,3 +39,15 @@ def test_a_temporary_folder_that_is_in_use_stays(tmp_path: Path) -> None:
         with staged_folder(tmp_path, last="last") as second:
             (second / "last").write_text("second")
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("last", "first")]
+
+
+def test_a_folder_in_which_another_saves_or_files_lie_is_taken(tmp_path: Path) -> None:
+    with staged_folder(tmp_path, last="last") as work:
+        (work / "last").touch()
+        with pytest.raises(SettingError, match="already exists; name a new one"):
+            check_new(tmp_path)
+    subprocess.run([sys.executable, "-c", KILLED, str(tmp_path)], check=False)
+    with pytest.raises(SettingError, match="already exists; name a new one"):
+        check_new(tmp_path)
+    (tmp_path / "last").unlink()
+    check_new(tmp_path)

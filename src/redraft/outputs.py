@@ -37,10 +37,13 @@ def check_file(path: Path | None) -> None:
 
 
 def check_new(path: Path, *, folder: bool = True) -> None:
-    """Raise `SettingError` unless a folder (or a file) can be made at `path`; an empty folder may already be there."""
+    """Raise `SettingError` unless a folder (or a file) can be made at `path`.
+
+    A folder may already be there if it is empty, or holds only what killed processes left (see `staged_folder`).
+    """
     try:
         there = folder and path.is_dir()
-        taken = any(path.iterdir()) if there else path.exists() or path.is_symlink()
+        taken = _holds_something(path) if there else path.exists() or path.is_symlink()
         above = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
     except OSError as error:
         raise SettingError(f"{path} cannot be made: {why(error)}.") from error
@@ -74,7 +77,9 @@ def staged_folder(folder: Path, *, last: str) -> Iterator[Path]:
     made = [place for place in (folder, *folder.parents) if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with _staging(folder), tempfile.TemporaryDirectory(dir=folder, prefix=_STAGED) as temporary:
+        with _sharing(folder) as left, tempfile.TemporaryDirectory(dir=folder, prefix=_STAGED) as temporary:
+            for gone in left:
+                shutil.rmtree(gone, ignore_errors=True)
             yield (work := Path(temporary))
             for file in sorted(work.iterdir(), key=lambda file: (file.name == last, file.name)):
                 shutil.copymode(work / last, file)
@@ -88,26 +93,31 @@ def staged_folder(folder: Path, *, last: str) -> Iterator[Path]:
         raise
 
 
+def _holds_something(folder: Path) -> bool:
+    """Whether there is more in `folder` than what killed processes left."""
+    with _sharing(folder) as left:
+        return any(path not in left for path in folder.iterdir())
+
+
 @contextmanager
-def _staging(folder: Path) -> Iterator[None]:
-    """Share a lock on `folder`; without others who do, first remove the temporary folders of processes that are gone.
+def _sharing(folder: Path) -> Iterator[list[Path]]:
+    """Share a lock on `folder`; without others who do, yields the temporary folders of processes that are gone.
 
     Whoever has a temporary folder shares the lock, and the system releases it when a process ends, however it does. So
-    what is found under an exclusive lock belongs to nobody. Where the lock cannot be had, everything stays.
+    what is found under an exclusive lock belongs to nobody. Where the lock cannot be had, none are found.
     """
     try:
         import fcntl
     except ImportError:  # not on Windows
-        yield
+        yield []
         return
-    handle = os.open(folder, os.O_RDONLY)
+    handle, left = os.open(folder, os.O_RDONLY), list[Path]()
     try:
         with suppress(OSError):  # others are writing, or the file system has no locks
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for left in folder.glob(f"{_STAGED}*"):
-                shutil.rmtree(left, ignore_errors=True)
+            left = list(folder.glob(f"{_STAGED}*"))
         with suppress(OSError):
             fcntl.flock(handle, fcntl.LOCK_SH)
-        yield
+        yield left
     finally:
         os.close(handle)

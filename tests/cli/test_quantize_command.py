@@ -3,6 +3,8 @@
 import os
 import re
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -25,6 +27,24 @@ def test_sigterm_ends_it_as_ctrl_c_does(cli: Cli, tmp_path: Path, monkeypatch: p
     assert cli("quantize", "tiny", str(tmp_path / "above" / "out")).code == EXIT_INTERRUPTED
     assert signal.getsignal(signal.SIGTERM) == before
     assert not list(tmp_path.iterdir())
+
+
+KILLED = """
+import os, signal, sys
+from redraft.cli.main import main
+from redraft.model import quantize
+quantize.quantize_fp8 = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+main(["quantize", "tiny", sys.argv[1]])
+"""
+
+
+def test_a_killed_one_can_be_run_again(cli: Cli, tmp_path: Path) -> None:
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path / "out")], check=False)
+    assert killed.returncode == -signal.SIGKILL
+    (left,) = (tmp_path / "out").iterdir()
+    assert cli("quantize", "tiny", str(tmp_path / "out")).code == 0
+    assert not left.exists()
+    assert cli("inspect", str(tmp_path / "out"), "--json").code == 0
 
 
 @pytest.mark.parametrize(
