@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import threading
 import time
 from collections.abc import Iterator
@@ -13,8 +14,13 @@ import pytest
 from pydantic import ValidationError
 from serving import CHAT, ScriptedEngine, scripted_server
 
+from redraft.engine.settings import EngineSettings
 from redraft.llm import LLM
+from redraft.serve import json_route, service
+from redraft.serve.app import create_app
 from redraft.serve.planning import Planner
+from redraft.serve.service import Service
+from redraft.serve.settings import ServeSettings
 from redraft.serve.shapes.chat import ChatRequest
 from redraft.serve.shapes.common import MOST_FIELDS, Shape
 from redraft.serve.shapes.completions import CompletionRequest
@@ -24,6 +30,91 @@ from redraft.serve.threads import LARGE
 from redraft.text.placing import EncodedPrompt
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
+
+
+def _padded(content: bytes) -> bytes:
+    """The same JSON, large."""
+    return content + b" " * LARGE
+
+
+def test_large_bodies_are_not_parsed_on_the_event_loop(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    places: list[bool] = []
+    parse = json_route.loads
+
+    def parse_somewhere(body: bytes) -> Any:
+        places.append(asyncio._get_running_loop() is not None)
+        return parse(body)
+
+    def look_for_images(messages: Any) -> bool:
+        raise AssertionError("a large request is large without images")
+
+    monkeypatch.setattr(json_route, "loads", parse_somewhere)
+    monkeypatch.setattr(service, "hold_images", look_for_images)
+    headers = {"Content-Type": "application/json"}
+    content = _padded(json.dumps(CHAT | {"model": "other"}).encode())
+    with scripted_server(llm, ScriptedEngine(llm, lambda request: ["x"])) as url:
+        answer = httpx.post(f"{url}/v1/chat/completions", content=content, headers=headers, timeout=60)
+    assert (answer.status_code, places) == (200, [False])
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[" * 100_000,
+        b"[]",
+        b'{"model": NaN}',
+        b'{"model": 1e999}',
+        b'{"model": "other", "messages": []}',
+        b'{"model": "other", "messages": [{"role": "user", "content": 1}]}',
+        b'{"model": "other", "messages": [{"role": "user", "content": ""}], "body": 1}',
+        b'{"model": "nothing", "messages": [{"role": "user", "content": ""}]}',
+        b'{"model": "other", "messages": [{"role": "user", "content": ""}], "n": 2, "max_tokens": 1}',
+    ],
+)
+@pytest.mark.parametrize("kind", ["application/json", "text/plain"])
+def test_mistakes_in_large_bodies_are_told_like_those_in_small_ones(llm: LLM, content: bytes, kind: str) -> None:
+    headers = {"Content-Type": kind}
+    with scripted_server(llm, ScriptedEngine(llm, lambda request: ["x"])) as url:
+        small, large = (
+            httpx.post(f"{url}/v1/drafts", content=body, headers=headers, timeout=60)
+            for body in (content, _padded(content))
+        )
+    assert small.status_code in (400, 404)
+    assert large.status_code == small.status_code
+    assert large.json() == small.json() or not content, "spaces alone are not JSON"
+
+
+def test_parsing_ends_when_the_server_does(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsing, held = threading.Event(), threading.Event()
+    parse = json_route.loads
+
+    def parse_slowly(body: bytes) -> Any:
+        parsing.set()
+        held.wait(30)
+        return parse(body)
+
+    monkeypatch.setattr(json_route, "loads", parse_slowly)
+    chosen = Service(ServeSettings(names=("other",), engine=EngineSettings()))
+    chosen.start(llm, ScriptedEngine(llm, lambda request: ["x"]))  # type: ignore[arg-type]
+
+    async def life() -> httpx.Response:
+        content = _padded(json.dumps(CHAT | {"model": "other"}).encode())
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(create_app(chosen)), base_url="http://localhost"
+        ) as web:
+            asking = asyncio.create_task(
+                web.post("/v1/chat/completions", content=content, headers={"Content-Type": "application/json"})
+            )
+            await asyncio.to_thread(parsing.wait, 30)
+            await chosen.stop(0)
+            return await asking
+
+    try:
+        assert asyncio.run(life()).json()["error"]["code"] == "shutting_down"
+    finally:
+        held.set()
 
 
 @pytest.mark.parametrize(

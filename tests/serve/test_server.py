@@ -243,3 +243,25 @@ def test_a_server_whose_engine_has_stopped_ends(folder: Path) -> None:
     assert said.splitlines()[-1].endswith(
         "EngineError: The engine has stopped after repeated failures; the log says why."
     )
+
+
+LOADED = """
+import gc, sys
+import redraft
+from redraft.serve.server import listen, serve
+from redraft.serve.settings import ServeSettings
+
+settings = ServeSettings(names=("random",), port=0)
+load = lambda: redraft.load(sys.argv[1], device="cpu", dtype="float32")
+serve(settings, load, listen(settings), ready=lambda device: print(gc.get_freeze_count(), flush=True))
+"""
+
+
+def test_what_is_loaded_is_not_looked_through_for_garbage(folder: Path) -> None:
+    """A request of many small parts would have it looked through again and again, in which time nobody is answered."""
+    command = [sys.executable, "-c", LOADED, str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        assert int(process.stdout.readline()) > 100_000
+        process.terminate()
+        assert process.wait(60) == 0

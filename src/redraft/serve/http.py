@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
 from fastapi import Request as HttpRequest
-from fastapi.routing import APIRoute
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
-
-from redraft.text.strict_json import loads
 
 T = TypeVar("T")
 
@@ -29,24 +26,6 @@ class ClientGone(Exception):
 def dumps(content: Any) -> str:
     """Return compact JSON."""
     return json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-
-
-class _JsonRequest(HttpRequest):
-    async def json(self) -> Any:
-        return loads(await self.body())
-
-
-class JsonRoute(APIRoute):
-    """An endpoint whose body is read by `loads`."""
-
-    def get_route_handler(self) -> Callable[[HttpRequest], Coroutine[Any, Any, Response]]:
-        """Return the handler of its requests."""
-        handle = super().get_route_handler()
-
-        async def strictly(request: HttpRequest) -> Response:
-            return await handle(_JsonRequest(request.scope, request.receive))
-
-        return strictly
 
 
 class Json(Response):

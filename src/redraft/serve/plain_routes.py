@@ -14,7 +14,8 @@ from redraft.errors import about
 from redraft.serve.anthropic_messages import count_tokens
 from redraft.serve.drafts import pieces
 from redraft.serve.faults import Fault, loading, stopping
-from redraft.serve.http import Json, JsonRoute
+from redraft.serve.http import Json
+from redraft.serve.json_route import JsonRoute
 from redraft.serve.metrics import CONTENT_TYPE
 from redraft.serve.page import Page
 from redraft.serve.planning import Planner
@@ -48,14 +49,13 @@ async def model(request: Request, name: str) -> Response:
 @router.post("/tokenize", tags=["tokens"])
 async def tokenize(request: Request, body: TokenizeRequest) -> Response:
     """Turn a text, or a conversation as the model reads it, into token ids."""
-    tokens = await read(request, body, partial(_tokens, _planner(request, body.model), body))
-    return Json({"tokens": tokens, "count": len(tokens)})
+    return await read(request, body, partial(_tokens, _planner(request, body.model), body))
 
 
 @router.post("/detokenize", tags=["tokens"])
 async def detokenize(request: Request, body: DetokenizeRequest) -> Response:
     """Turn token ids into text."""
-    return Json(await read(request, body, partial(_texts, _planner(request, body.model).llm.tokenizer, body)))
+    return await read(request, body, partial(_texts, _planner(request, body.model).llm.tokenizer, body))
 
 
 @router.post("/v1/messages/count_tokens", tags=["tokens"])
@@ -126,16 +126,18 @@ def _model(service: Service, name: str) -> dict[str, Any]:
     }
 
 
-def _tokens(planner: Planner, body: TokenizeRequest) -> list[int]:
+def _tokens(planner: Planner, body: TokenizeRequest) -> Json:
     if body.text is not None:
         with about("text"):
-            return planner.llm.tokenizer.encode(body.text, special=body.special)
-    assert body.messages is not None, "the shape has one of the two"
-    with about("messages"):
-        return list(planner.llm.read_chat([message.model_dump(exclude_none=True) for message in body.messages]).ids)
+            tokens = planner.llm.tokenizer.encode(body.text, special=body.special)
+    else:
+        assert body.messages is not None, "the shape has one of the two"
+        with about("messages"):
+            tokens = planner.llm.read_chat([message.model_dump(exclude_none=True) for message in body.messages]).ids
+    return Json({"tokens": tokens, "count": len(tokens)})
 
 
-def _texts(tokenizer: Tokenizer, body: DetokenizeRequest) -> dict[str, Any]:
+def _texts(tokenizer: Tokenizer, body: DetokenizeRequest) -> Json:
     several = bool(body.tokens) and isinstance(body.tokens[0], list)
     rows: list[list[int]] = body.tokens if several else [body.tokens]  # type: ignore[assignment, list-item]
     with about("tokens"):
@@ -144,4 +146,4 @@ def _texts(tokenizer: Tokenizer, body: DetokenizeRequest) -> dict[str, Any]:
     answer: dict[str, Any] = {"text": [tokenizer.decode(row) for row in rows]}
     if body.pieces:
         answer["pieces"] = [list(pieces(row, tokenizer)) for row in rows]
-    return answer if several else {name: value[0] for name, value in answer.items()}
+    return Json(answer if several else {name: value[0] for name, value in answer.items()})

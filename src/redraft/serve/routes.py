@@ -11,7 +11,8 @@ from fastapi import APIRouter, Request, Response
 from redraft.serve.answers import Answers
 from redraft.serve.anthropic_messages import MessageWriter
 from redraft.serve.drafts import draft_events
-from redraft.serve.http import EventStream, Json, JsonRoute, until_disconnect
+from redraft.serve.http import EventStream, Json, until_disconnect
+from redraft.serve.json_route import JsonRoute
 from redraft.serve.openai_chat import ChatWriter
 from redraft.serve.openai_completions import CompletionWriter, plan_completion
 from redraft.serve.openai_responses import ResponseWriter

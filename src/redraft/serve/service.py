@@ -243,7 +243,18 @@ def service_of(request: Request) -> Service:
 def request_cost(request: Request, body: object) -> int:
     """The bytes of a request, for `Threads.read`. One with images counts as large, since images unpack to any size."""
     size = request.state.context.size
-    return max(size, LARGE) if hold_images(getattr(body, "messages", getattr(body, "input", None))) else size
+    if size < LARGE and hold_images(getattr(body, "messages", getattr(body, "input", None))):
+        return LARGE
+    return size
+
+
+async def parse(request: Request, function: Callable[[], T]) -> T:
+    """Call `function`, which parses a request's body: in a thread if it is large, since it may have a million parts."""
+    if request.state.context.size < LARGE:
+        return function()
+    service = service_of(request)
+    parsing = service.until_shutdown(service.threads.parse(function))
+    return await until_disconnect(request, _within(service.settings.timeout, parsing))
 
 
 async def read(request: Request, body: object, function: Callable[[], T]) -> T:

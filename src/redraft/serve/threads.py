@@ -19,7 +19,7 @@ LARGE = 64 * 2**10
 SLOW_SECONDS = 0.5
 """Seconds of work on one constraint from which reading a request counts as slow, whatever its size."""
 MOST = 6
-MOST_LARGE, MOST_SLOW = 2, 1
+MOST_LARGE, MOST_SLOW, MOST_PARSING = 2, 1, 1
 """More would only take the interpreter from each other, the event loop and the model's thread."""
 
 
@@ -34,6 +34,7 @@ class Threads:
     def __init__(self) -> None:
         self._running: set[Future[Any]] = set()
         self._room, self._room_for_large = asyncio.Semaphore(MOST), asyncio.Semaphore(MOST_LARGE)
+        self._room_for_parsing = asyncio.Semaphore(MOST_PARSING)
         self._room_for_slow = threading.Semaphore(MOST_SLOW)
 
     @property
@@ -44,6 +45,11 @@ class Threads:
     async def call(self, function: Callable[[], T]) -> T:
         """Call a function at once."""
         return await asyncio.wrap_future(self._begin(function))
+
+    async def parse(self, function: Callable[[], T]) -> T:
+        """Call a function that parses a large body, after others that do. Each takes only a fraction of a second."""
+        async with self._room_for_parsing:
+            return await self.call(function)
 
     async def read(self, function: Callable[[], T], size: int) -> T:
         """Call a function that reads a request of `size` bytes, as soon as there is room."""

@@ -13,7 +13,8 @@ from redraft.deciding.asking import read_question, split_questions
 from redraft.deciding.form import Form
 from redraft.editing.following import NextEdit
 from redraft.errors import about
-from redraft.serve.http import Json, JsonRoute, until_disconnect
+from redraft.serve.http import Json, until_disconnect
+from redraft.serve.json_route import JsonRoute
 from redraft.serve.planning import Planner, rename_fields
 from redraft.serve.service import request_cost, service_of
 from redraft.serve.shapes.two_sided import Constrained, DecisionRequest, EditRequest, FillRequest, NextEditRequest
