@@ -18,7 +18,7 @@ from redraft.engine.settings import EngineSettings
 from redraft.llm import LLM
 from redraft.serve import json_route, service
 from redraft.serve.app import create_app
-from redraft.serve.planning import Planner
+from redraft.serve.planning import MOST_CALLS, Planner
 from redraft.serve.service import Service
 from redraft.serve.settings import ServeSettings
 from redraft.serve.shapes.chat import ChatRequest
@@ -156,6 +156,8 @@ def test_no_text_is_read_on_the_event_loop(
         ("/v1/responses", {}, "input"),
         ("/v1/messages", {"max_tokens": 16}, None),
         ("/v1/decisions", {"choices": ["a", "b"]}, "messages"),
+        ("/v1/messages/count_tokens", {}, None),
+        ("/tokenize", {}, "messages"),
     ],
 )
 @pytest.mark.parametrize(("count", "rendered"), [(21, False), (20, True)])
@@ -175,13 +177,38 @@ def test_more_messages_than_a_prompt_can_hold_are_not_rendered(
     body = asked | {"model": "other", "input" if path == "/v1/responses" else "messages": said}
     with scripted_server(llm, ScriptedEngine(llm, lambda request: []), max_prompt=40) as url:
         answer = httpx.post(f"{url}{path}", json=body, timeout=60)
+    assert bool(renderings) is rendered
+    if rendered and path in ("/tokenize", "/v1/messages/count_tokens"):  # these take prompts that are too long
+        assert answer.status_code == 200
+        return
     error = answer.json()["error"]
     assert answer.status_code == 400
     assert rendered or error.get("param") == field
     assert "The prompt is too long" in error["message"]
     assert "this server takes at most 40." in error["message"]
     assert "context_length_exceeded" in answer.text
-    assert bool(renderings) is rendered
+
+
+@pytest.mark.parametrize("count", [MOST_CALLS, MOST_CALLS + 1])
+def test_a_message_has_at_most_as_many_calls_as_openai_allows(llm: LLM, count: int) -> None:
+    """Chat templates look for the call of each result among all of them."""
+    ids = [f"x{i}" for i in range(count)]
+    calls = [{"id": id, "type": "function", "function": {"name": "f", "arguments": "{}"}} for id in ids]
+    results = [{"role": "tool", "tool_call_id": id, "content": ""} for id in ids]
+    said = [*CHAT["messages"], {"role": "assistant", "tool_calls": calls}, *results]
+    uses = [{"type": "tool_use", "id": id, "name": "f", "input": {}} for id in ids]
+    ends = [{"type": "tool_result", "tool_use_id": id} for id in ids]
+    turns = [*CHAT["messages"], {"role": "assistant", "content": uses}, {"role": "user", "content": ends}]
+    with scripted_server(llm, ScriptedEngine(llm, lambda request: ["x"])) as url:
+        chat = httpx.post(f"{url}/tokenize", json={"messages": said}, timeout=60)
+        messages = httpx.post(f"{url}/v1/messages/count_tokens", json={"model": "other", "messages": turns}, timeout=60)
+    if count == MOST_CALLS:
+        assert (chat.status_code, messages.status_code) == (200, 200)
+    else:
+        assert (chat.status_code, messages.status_code) == (400, 400)
+        sentence = "has 129 calls; a message may have at most 128."
+        assert chat.json()["error"]["message"] == f"messages[1] {sentence}"
+        assert messages.json()["error"]["message"] == f"messages[1] {sentence}"
 
 
 def test_messages_that_become_one_turn_are_not_too_many(llm: LLM) -> None:

@@ -19,9 +19,9 @@ from redraft.text.tokenizer import Tokenizer
 
 def count_tokens(planner: Planner, body: CountRequest) -> int:
     """Count the prompt tokens of a conversation, even one that is too long to be answered."""
-    llm = planner.for_model(body.model).llm
+    planner = planner.for_model(body.model)
     with rename_fields(body.names):
-        return len(llm.read_chat(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking))
+        return len(planner.read_long_chat(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking))
 
 
 @dataclass(slots=True)

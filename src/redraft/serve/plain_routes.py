@@ -132,8 +132,7 @@ def _tokens(planner: Planner, body: TokenizeRequest) -> Json:
             tokens = planner.llm.tokenizer.encode(body.text, special=body.special)
     else:
         assert body.messages is not None, "the shape has one of the two"
-        with about("messages"):
-            tokens = planner.llm.read_chat([message.model_dump(exclude_none=True) for message in body.messages]).ids
+        tokens = planner.read_long_chat([message.model_dump(exclude_none=True) for message in body.messages]).ids
     return Json({"tokens": tokens, "count": len(tokens)})
 
 

@@ -26,6 +26,8 @@ from redraft.text.tokenizer import Tokenizer
 
 _LEAST_OF_TURN = 2
 """The marks around an empty turn, or an empty result of a tool."""
+MOST_CALLS = 128
+"""Calls in one message, as in OpenAI's API."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,8 +78,15 @@ class Planner:
     ) -> EncodedPrompt:
         """Read a conversation, within the server's limits."""
         with about("messages"):
+            return self.checked(self.read_long_chat(messages, tools=tools, thinking=thinking))
+
+    def read_long_chat(
+        self, messages: Sequence[Mapping[str, Any]], *, tools: Sequence[Mapping[str, Any]] = (), thinking: bool = False
+    ) -> EncodedPrompt:
+        """Read a conversation whose tokens are only to be counted, so there may be too many of them."""
+        with about("messages"):
             self.check_count(messages)
-            return self.checked(self.llm.read_chat(messages, tools=tools or None, thinking=thinking))
+            return self.llm.read_chat(messages, tools=tools or None, thinking=thinking)
 
     def checked(self, prompt: EncodedPrompt) -> EncodedPrompt:
         """Return the same prompt, or refuse it if it has too many tokens."""
@@ -85,13 +94,20 @@ class Planner:
         return prompt
 
     def check_count(self, messages: Sequence[Mapping[str, Any]]) -> None:
-        """Refuse so many messages that no prompt can hold their turns: chat templates take quadratic time for them."""
+        """Refuse so many messages that no prompt can hold their turns, and a message with too many calls.
+
+        Chat templates take quadratic time for both: they look at all later messages, or at all calls for each result.
+        """
         most = min(self.settings.max_prompt or MAX_NUMBER, self.llm.model.config.max_position_embeddings)
         # Only the assistant's messages may become one turn with others.
         least = _LEAST_OF_TURN * sum(message.get("role") != "assistant" for message in messages)
         if least > most:
             sentence = f"The prompt is too long: its {len(messages)} messages have at least {least} tokens; "
             raise PromptError(f"{sentence}this server takes at most {most}.", code=TOO_LONG)
+        for index, message in enumerate(messages):
+            if (calls := len(message.get("tool_calls") or ())) > MOST_CALLS:
+                place = f"messages[{index}]"
+                raise PromptError(f"{place} has {calls} calls; a message may have at most {MOST_CALLS}.", place)
 
     def check_text(self, texts: Mapping[str, str]) -> None:
         """Refuse texts, by the request's fields, that are not Unicode or have more tokens than a prompt may have."""
