@@ -241,3 +241,16 @@ def test_the_field_at_fault_is_named(http: httpx.Client, path: str, body: dict[s
     answer = http.post(path, json=body)
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["param"] == param
+
+
+def test_a_call_without_a_result_in_a_history_is_accepted_but_not_at_its_end(http: httpx.Client) -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    use = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
+    said = {"role": "user", "content": "Hello!"}
+    chat = [said, {"role": "assistant", "tool_calls": [call]}, said]
+    turns = [said, {"role": "assistant", "content": [use]}, said]
+    for path, messages in (("/v1/chat/completions", chat), ("/v1/messages", turns)):
+        body = {"model": "random", "max_tokens": 16}
+        assert http.post(path, json=body | {"messages": messages}).status_code == 200
+        answer = http.post(path, json=body | {"messages": messages[:2]})
+        assert (answer.status_code, "results must follow it" in answer.text) == (400, True)
