@@ -7,7 +7,7 @@ import socket
 
 import httpx
 import pytest
-from serving import CHAT
+from serving import CHAT, ServerProcess
 
 from redraft.serve.app import create_app
 from redraft.serve.service import Service
@@ -254,3 +254,27 @@ def test_a_call_without_a_result_in_a_history_is_accepted_but_not_at_its_end(htt
         assert http.post(path, json=body | {"messages": messages}).status_code == 200
         answer = http.post(path, json=body | {"messages": messages[:2]})
         assert (answer.status_code, "results must follow it" in answer.text) == (400, True)
+
+
+@pytest.mark.parametrize(
+    ("target", "host", "status"),
+    [
+        ("http://localhost/v1/models", "localhost", 200),
+        ("HTTP://127.0.0.1:80/v1%2Fmodels?limit=2", "localhost", 200),
+        ("http://localhost/v1/models", "evil.example", 200),
+        ("http://evil.example/v1/models", "localhost", 403),
+        ("http://localhost", "localhost", 200),
+        ("http://localhost?a=/b", "localhost", 200),
+        ("http:///v1/models", "localhost", 403),
+        ("http://localhost/http://localhost/v1/models", "localhost", 404),
+        ("ftp://localhost/v1/models", "localhost", 404),
+    ],
+)
+def test_a_request_may_name_a_whole_url(server: ServerProcess, target: str, host: str, status: int) -> None:
+    """Its host counts, whatever the header says."""
+    with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port or 0), timeout=60) as connection:
+        connection.sendall(f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        answer = b"".join(iter(lambda: connection.recv(65536), b""))
+    assert int(answer.split()[1]) == status
+    if "/v1" in target and status == 200:
+        assert b'"object":"list"' in answer

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 from fastapi.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -171,6 +173,22 @@ def with_cors(app: ASGIApp, origins: Sequence[str]) -> ASGIApp:
     # Browsers ask before a public page reaches a local server. Older versions of Starlette take no such argument.
     cors.allow_private_network = True
     return cors
+
+
+_WHOLE_URL = re.compile(rb"https?://([^/]*)(/.*)?", re.IGNORECASE)
+
+
+def with_whole_urls(app: ASGIApp) -> ASGIApp:
+    """Let `app` answer requests for whole URLs, as some proxies send them, whose host counts (RFC 9112, 3.2.2)."""
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        if found := _WHOLE_URL.fullmatch(scope.get("raw_path", b"")):
+            host, path = found.groups(b"/")
+            headers = [(b"host", host), *(pair for pair in scope["headers"] if pair[0] != b"host")]
+            scope = {**scope, "path": unquote(path.decode("ascii")), "raw_path": path, "headers": headers}
+        await app(scope, receive, send)
+
+    return answer
 
 
 def host_name(host: str) -> str:

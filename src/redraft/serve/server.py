@@ -20,6 +20,7 @@ from redraft.errors import RedraftError, why
 from redraft.llm import LLM
 from redraft.serve import logs
 from redraft.serve.app import create_app
+from redraft.serve.gate import with_whole_urls
 from redraft.serve.service import Service
 from redraft.serve.settings import ServeSettings
 
@@ -96,7 +97,7 @@ def run_server(
     Then `stop` gets `grace` seconds, or none after a second SIGINT, before connections are closed.
     """
     _allow_open_files()
-    server = _Server(app, run, stop, grace)
+    server = _Server(with_whole_urls(app), run, stop, grace)
     server.run(sockets=[listener])
     if server.failure is not None:
         raise server.failure
