@@ -391,6 +391,11 @@ def test_models(client: openai.OpenAI) -> None:
          "tool_choice allows 'clock'; the tools are f.", "tool_choice"),
         ({"extra_body": {"thinking": True}}, "cannot think first", "thinking"),
         ({"reasoning_effort": "high"}, "cannot think first", "reasoning_effort"),
+        ({"extra_body": {"chat_template_kwargs": {"enable_thinking": True}}}, "cannot think first",
+         "chat_template_kwargs.enable_thinking"),
+        ({"extra_body": {"chat_template_kwargs": {"tools_in_user": True}}}, "Unknown field",
+         "chat_template_kwargs.tools_in_user"),
+        ({"extra_body": {"top_k": 40}}, "top_k: 40 is not supported; it must be -1 or 0", "top_k"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_honoured_is_a_400_that_says_so(

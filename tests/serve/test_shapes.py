@@ -44,6 +44,9 @@ def test_anthropics_choices_of_tools_are_those_of_openai(choice: dict[str, str] 
     [
         (ChatRequest, {"reasoning_effort": "high"}, True),
         (ChatRequest, {"reasoning_effort": "none"}, False),
+        (ChatRequest, {"chat_template_kwargs": {"enable_thinking": True}}, True),
+        (ChatRequest, {"chat_template_kwargs": {"enable_thinking": False}}, False),
+        (ChatRequest, {"chat_template_kwargs": {}}, False),
         (ChatRequest, {"thinking": False}, False),
         (CountRequest, {"thinking": {"type": "adaptive"}}, True),
         (CountRequest, {"thinking": {"type": "disabled"}}, False),
@@ -133,6 +136,7 @@ def test_prompts_have_four_forms(prompt: Any, prompts: list[Any]) -> None:
         (DraftsRequest, HELLO | {"stream": True, "stream_options": {"include_usage": True}}, "stream_options"),
         (ChatRequest, HELLO | {"max_tokens": 1, "max_completion_tokens": 1}, "max_tokens"),
         (ChatRequest, HELLO | {"thinking": True, "reasoning_effort": "none"}, "thinking"),
+        (ChatRequest, HELLO | {"thinking": True, "chat_template_kwargs": {"enable_thinking": True}}, "thinking"),
         (CompletionRequest, {"model": "m", "prompt": ["a"], "suffix": "b"}, "prompt"),
         *[(CompletionRequest, {"model": "m", "prompt": "a", "suffix": "b"} | {name: value}, name) for name, value in (
             ("echo", True), ("timeout", 1.0), ("latency_budget_ms", 1.0), ("pins", {"0": "a"}))],

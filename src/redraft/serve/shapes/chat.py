@@ -19,6 +19,7 @@ from redraft.serve.shapes.common import (
     Shape,
     Stop,
     Tokens,
+    TokenSampling,
     contradiction,
     one_schema,
     only,
@@ -245,7 +246,13 @@ class Streamed(Shape):
         return self.stream_options is not None and self.stream_options.include_usage
 
 
-class ChatRequest(Streamed, Caller, Settings, Constraints):
+class TemplateSettings(Shape):
+    """What vLLM's and SGLang's clients pass on to the chat template."""
+
+    enable_thinking: bool | None = None
+
+
+class ChatRequest(Streamed, Caller, Settings, Constraints, TokenSampling):
     """A conversation to answer."""
 
     model: str
@@ -266,13 +273,10 @@ class ChatRequest(Streamed, Caller, Settings, Constraints):
     add_generation_prompt: bool | None = None
     reasoning_effort: Annotated[str | None, only("none", "high")] = None
     thinking: bool | None = None
+    chat_template_kwargs: TemplateSettings | None = None
     confidence: Annotated[bool, Field(description="Return each token's entropy and the step it settled at.")] = False
     metadata: Annotated[dict[str, str] | None, Field(description="For stored answers; none is stored.")] = None
     # Settings of other engines that Redraft lacks: it accepts the values that describe what happens anyway.
-    top_p: Annotated[float | None, only(1)] = None
-    frequency_penalty: Annotated[float | None, only(0)] = None
-    presence_penalty: Annotated[float | None, only(0)] = None
-    logit_bias: Annotated[dict[str, Any] | None, only({})] = None
     store: Annotated[bool | None, only(False)] = None
     service_tier: Annotated[str | None, only("auto", "default")] = None
     modalities: Annotated[list[Any] | None, only(["text"])] = None
@@ -280,9 +284,11 @@ class ChatRequest(Streamed, Caller, Settings, Constraints):
 
     @model_validator(mode="after")
     def _consistent(self) -> ChatRequest:
-        for one, other in (("max_tokens", "max_completion_tokens"), ("thinking", "reasoning_effort")):
-            if getattr(self, one) is not None and getattr(self, other) is not None:
-                raise contradiction(one, f"{one} and {other} mean the same; give one of them")
+        lengths = {name: getattr(self, name) for name in ("max_tokens", "max_completion_tokens")}
+        for same in (lengths, self._thinking_by_field()):
+            one, *others = [name for name, value in same.items() if value is not None] or [""]
+            if others:
+                raise contradiction(one, f"{one} and {others[0]} mean the same; give one of them")
         if self.top_logprobs is not None and not self.logprobs:
             raise contradiction("top_logprobs", "top_logprobs needs logprobs to be true")
         if self.tool_choice not in (None, "none", "auto") and not self.tools:
@@ -308,15 +314,26 @@ class ChatRequest(Streamed, Caller, Settings, Constraints):
 
     def names(self) -> dict[str, str]:
         """Map the engine's names for settings to this request's names where they differ."""
-        others = {"max_tokens": "max_completion_tokens", "thinking": "reasoning_effort",
-                  "json_schema": "response_format", "json_object": "response_format"}  # fmt: skip
+        others = {
+            "max_tokens": "max_completion_tokens", "json_schema": "response_format", "json_object": "response_format"
+        }  # fmt: skip
         given = {name: other for name, other in others.items() if getattr(self, name, None) is None}
-        return {"prompt": "messages"} | given | self.constraint_names()
+        thinking = next((name for name, value in self._thinking_by_field().items() if value is not None), "thinking")
+        return {"prompt": "messages", "thinking": thinking} | given | self.constraint_names()
 
     @property
     def wants_thinking(self) -> bool:
         """Whether the model should think first."""
-        return bool(self.thinking) or self.reasoning_effort == "high"
+        return any(self._thinking_by_field().values())
+
+    def _thinking_by_field(self) -> dict[str, bool | None]:
+        """What each field that can say it says about thinking."""
+        template, effort = self.chat_template_kwargs, self.reasoning_effort
+        return {
+            "thinking": self.thinking,
+            "reasoning_effort": None if effort is None else effort == "high",
+            "chat_template_kwargs.enable_thinking": None if template is None else template.enable_thinking,
+        }
 
     def chat(self) -> list[dict[str, Any]]:
         """Return the messages as chat templates read them."""

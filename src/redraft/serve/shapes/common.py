@@ -137,6 +137,24 @@ def only(*neutral: Any) -> AfterValidator:
     return AfterValidator(check)
 
 
+class TokenSampling(Shape):
+    """Settings of samplers that write one token after the other, at the values that describe what happens anyway."""
+
+    top_p: Annotated[float | None, only(1)] = None
+    top_k: Annotated[int | None, only(-1, 0)] = None
+    min_p: Annotated[float | None, only(0)] = None
+    min_tokens: Annotated[int | None, only(0)] = None
+    frequency_penalty: Annotated[float | None, only(0)] = None
+    presence_penalty: Annotated[float | None, only(0)] = None
+    repetition_penalty: Annotated[float | None, only(1)] = None
+    logit_bias: Annotated[dict[str, Any] | None, only({})] = None
+    best_of: Annotated[int | None, only(1)] = None
+    use_beam_search: Annotated[bool | None, only(False)] = None
+    ignore_eos: Annotated[bool | None, only(False)] = None
+    skip_special_tokens: Annotated[bool | None, only(True)] = None
+    priority: Annotated[int | None, only(0)] = None
+
+
 Tokens = Annotated[int, Field(ge=1, le=MAX_NUMBER)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Stop = str | Annotated[Items[str], Field(max_length=16)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field, model_validator
 
@@ -15,14 +15,14 @@ from redraft.serve.shapes.common import (
     Settings,
     Stop,
     Tokens,
+    TokenSampling,
     contradiction,
-    only,
 )
 
 TokenIds = Annotated[Items[int], Field(min_length=1)]
 
 
-class CompletionRequest(Streamed, Settings, Constraints):
+class CompletionRequest(Streamed, Settings, Constraints, TokenSampling):
     """One or more texts to continue as they are, without the chat format."""
 
     model: str
@@ -36,17 +36,12 @@ class CompletionRequest(Streamed, Settings, Constraints):
     max_tokens: Tokens | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    best_of: Annotated[int | None, only(1)] = None
     seed: Seed | None = None
     stop: Stop | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     echo: bool | None = None
     confidence: bool = False
     user: Annotated[str, Field(max_length=512)] | None = None
-    top_p: Annotated[float | None, only(1)] = None
-    frequency_penalty: Annotated[float | None, only(0)] = None
-    presence_penalty: Annotated[float | None, only(0)] = None
-    logit_bias: Annotated[dict[str, Any] | None, only({})] = None
 
     @model_validator(mode="after")
     def _consistent(self) -> CompletionRequest:
