@@ -333,3 +333,18 @@ class TestChat:
         replayed = cli("replay", file)
         assert replayed.out == said.out
         assert said.out.count("\n") >= 2
+
+    def test_several_typed_lines_are_one_message_and_no_command(
+        self, cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        typed = iter(["\n    /reset\n\n    x = 1\n", "/reset\n", None])
+        monkeypatch.setattr("redraft.cli.chat.read_typed", lambda is_command: next(typed))
+        outcome = cli("chat", "--model", folder, *OPTIONS, "--json", typed=True)
+        assert [message["content"] for message in outcome.json["messages"][::2]] == [
+            "    /reset\n\n    x = 1",
+            "/reset",
+        ]
+
+    def test_lines_of_a_pipe_are_messages_whatever_they_hold(self, cli: Cli, folder: Path) -> None:
+        outcome = cli("chat", "--model", folder, *OPTIONS, "--json", stdin=b'"""\na\\\n')
+        assert [message["content"] for message in outcome.json["messages"][::2]] == ['"""', "a\\"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,6 +14,7 @@ from redraft.cli.answer import INTERRUPTED, Tally, follow
 from redraft.cli.images import image_part, with_images
 from redraft.cli.options import ModelOptions, OutputOptions, SamplingOptions, expand_groups
 from redraft.cli.output import facts, print_json
+from redraft.cli.prompt import enable_line_editing, read_typed
 from redraft.cli.stopping import EXIT_INTERRUPTED
 from redraft.cli.trace import open_trace
 from redraft.errors import InputError, check_utf8
@@ -28,7 +30,9 @@ HELP = """\
 /image FILE  show an image with the next message
 /reset       forget the conversation
 /quit        leave (so does Ctrl-D)
-Ctrl-C       stop the answer and keep what is committed"""
+Ctrl-C       stop the answer and keep what is committed
+\"\"\"          on a line of its own, before and after a message of several lines
+             (lines that are pasted together are one message anyway)"""
 
 
 @expand_groups
@@ -118,12 +122,15 @@ def _talk(conversation: _Conversation, console: Console) -> int:
     """Read and answer until the end of input; returns the exit code. Other messages go to standard error."""
     interactive = sys.stdin.isatty()
     if interactive:
-        _enable_line_editing()
+        enable_line_editing()
         console.print("Talk to the model. /help lists the commands.", style="dim")
-    while (line := _read(interactive)) is not None:
-        match line.removeprefix("\ufeff").strip():
-            case "":
+    while (given := _read(interactive)) is not None:
+        line = given.removeprefix("\ufeff")
+        match line.strip() if "\n" not in line else line.strip("\n"):
+            case text if not text.strip():
                 continue
+            case text if "\n" in line:  # several lines are no command, whatever they begin with
+                _ask(conversation, text, console)
             case "/quit":
                 return 0
             case "/reset":
@@ -167,26 +174,15 @@ def _show(conversation: _Conversation, name: str, console: Console, interactive:
         console.print(f"{name} will be shown with your next message.", style="dim", markup=False)
 
 
-def _enable_line_editing() -> None:
-    """Arrow keys and an input history, if Python supports them."""
-    with suppress(ImportError):
-        import readline  # noqa: F401  (importing it is what makes input() editable)
-
-
 def _read(interactive: bool) -> str | None:
-    """The next line, None at the end of input; Ctrl-C at the prompt only empties the line."""
-    in_terminal = interactive and sys.stdout.isatty()
-    while True:
-        if interactive and not in_terminal:  # answers go to a file, where the prompt does not belong
-            sys.stderr.write("> ")
-            sys.stderr.flush()
-        try:
-            return input("> " if in_terminal else "")
-        except EOFError:
-            if interactive:
-                sys.stderr.write("\n")
-            return None
-        except KeyboardInterrupt:
-            if not interactive:
-                raise
-            sys.stderr.write("\n")
+    """What comes next, None at the end of input: one line of a pipe, or whatever a person enters at once."""
+    if interactive:
+        return read_typed(_is_command)
+    try:
+        return input()
+    except EOFError:
+        return None
+
+
+def _is_command(line: str) -> bool:
+    return re.match(r"/\w+(\s|$)", line.strip()) is not None
