@@ -85,6 +85,44 @@ def test_the_prompt_may_come_from_standard_input(cli: Cli, folder: Path, llm: LL
     assert outcome.out == llm.generate("Zwei Wörter", **SETTINGS).text + "\n"
 
 
+@pytest.fixture
+def thinker(copied: Path) -> Path:
+    """A model folder whose chat template can ask for thoughts."""
+    template = copied / "chat_template.jinja"
+    template.write_text("{% if enable_thinking %}Think!{% endif %}" + template.read_text())
+    return copied
+
+
+def test_thinking_can_be_asked_for(cli: Cli, thinker: Path) -> None:
+    whole = redraft.load(thinker)
+    assert whole.generate("Hello", **SETTINGS).text != whole.generate("Hello", thinking=True, **SETTINGS).text
+    for option, thinking in (("--thinking", True), ("--no-thinking", False)):
+        expected = whole.generate("Hello", thinking=thinking, **SETTINGS).text
+        assert cli("generate", "Hello", option, "--model", thinker, *OPTIONS).out == expected + "\n"
+        assert cli("chat", option, "--model", thinker, *OPTIONS, stdin=b"Hello\n").out == expected + "\n"
+        typed = b"/think on\nHello\n" if thinking else b"/think\n/think\nHello\n"
+        assert cli("chat", "--model", thinker, *OPTIONS, stdin=typed).out == expected + "\n"
+
+
+@pytest.mark.parametrize("args", [("generate", "Hello", "--thinking"), ("chat", "--thinking"), ("chat",)])
+def test_a_template_without_thoughts_is_the_reason(cli: Cli, folder: Path, args: tuple[str, ...]) -> None:
+    outcome = cli(*args, "--model", folder, stdin=b"/think on\n")
+    assert outcome.code == 2
+    assert outcome.err == "error: This model cannot think first: its chat template does not support it.\n"
+
+
+def test_a_person_is_told_why_a_model_does_not_think(cli: Cli, folder: Path) -> None:
+    outcome = cli("chat", "--model", folder, *OPTIONS, "--json", stdin=b"/think\n/think maybe\nHello\n", typed=True)
+    assert "error: This model cannot think first" in outcome.err
+    assert "error: /think takes on or off." in outcome.err
+    assert len(outcome.json["messages"]) == 2
+
+
+def test_plain_text_has_no_thoughts(cli: Cli) -> None:
+    outcome = cli("generate", "Hello", "--raw", "--thinking", "--model", "/no/such/model")
+    assert (outcome.code, "--thinking needs the chat format" in outcome.err) == (2, True)
+
+
 @pytest.mark.parametrize("args", [("generate", "-"), ("chat",), ("decide", "-", "--choice", "a", "--choice", "b")])
 def test_a_byte_order_mark_is_no_part_of_what_is_asked(cli: Cli, folder: Path, args: tuple[str, ...]) -> None:
     shown = ("--steps", 1, "--max-tokens", 4) if "decide" not in args else ()

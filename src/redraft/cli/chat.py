@@ -12,7 +12,7 @@ import typer
 
 from redraft.cli.answer import INTERRUPTED, Tally, follow
 from redraft.cli.images import image_part, with_images
-from redraft.cli.options import ModelOptions, OutputOptions, SamplingOptions, expand_groups
+from redraft.cli.options import ModelOptions, OutputOptions, SamplingOptions, Thinking, expand_groups
 from redraft.cli.output import facts, print_json
 from redraft.cli.prompt import enable_line_editing, read_typed
 from redraft.cli.stopping import EXIT_INTERRUPTED
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 HELP = """\
 /help        this list
 /image FILE  show an image with the next message
+/think       let the model think before it answers, or no longer (on or off says which)
 /reset       forget the conversation
 /quit        leave (so does Ctrl-D)
 Ctrl-C       stop the answer and keep what is committed
@@ -41,6 +42,7 @@ def chat(
         str | None, typer.Option("--system", metavar="TEXT", help="Instructions before the conversation.")
     ] = None,
     *,
+    thinking: Thinking = False,
     model: ModelOptions,
     sampling: SamplingOptions,
     output: OutputOptions,
@@ -56,9 +58,10 @@ def chat(
     given = sampling.given(stop=output.stop, latency_budget_ms=output.latency_budget_ms)
     check_file(output.trace)
     llm = model.load()
-    llm.encode_chat([{"role": "user", "content": "?"}])  # fail before anybody types if there is no chat template
+    # Fail before anybody types if there is no chat template, or one without thoughts.
+    llm.encode_chat([{"role": "user", "content": "?"}], thinking=thinking)
     trace = open_trace(output.trace, llm, model, given)
-    conversation = _Conversation(llm, given, system, output, trace)
+    conversation = _Conversation(llm, given, system, thinking, output, trace)
     with trace or nullcontext():
         code = _talk(conversation, Console(stderr=True, highlight=False))
     if output.json:
@@ -71,6 +74,7 @@ class _Conversation:
     llm: LLM
     given: dict[str, Any]
     system: str | None
+    thinking: bool
     output: OutputOptions
     trace: TraceWriter | None
     messages: list[dict[str, Any]] = field(default_factory=list)
@@ -92,6 +96,14 @@ class _Conversation:
         self.llm.read_chat([{"role": "user", "content": [part]}])
         self.shown.append(part)
 
+    def think(self, word: str) -> None:
+        """Let the model think before it answers, or not: "on", "off", or "" for the other. Raises `InputError`."""
+        if word not in ("", "on", "off"):
+            raise InputError("/think takes on or off.")
+        wanted = word == "on" if word else not self.thinking
+        self.llm.encode_chat([{"role": "user", "content": "?"}], thinking=wanted)
+        self.thinking = wanted
+
     def ask(self, text: str) -> Tally:
         """One exchange. A question that cannot be asked (it no longer fits) leaves the conversation as it was."""
         from redraft.cli.view import screen_for
@@ -100,7 +112,8 @@ class _Conversation:
 
         check_utf8(text, "The message")
         question = {"role": "user", "content": with_images(text, self.shown)}
-        records = self.llm.stream(self.llm.read_chat([*self.messages, question]), **self.given)
+        prompt = self.llm.read_chat([*self.messages, question], thinking=self.thinking)
+        records = self.llm.stream(prompt, thinking=self.thinking, **self.given)
         screen = screen_for(self.llm, self.given, live=not self.output.no_live, json=self.output.json)
         if self.trace is not None:
             self.trace.turn(text)
@@ -140,6 +153,8 @@ def _talk(conversation: _Conversation, console: Console) -> int:
                 console.print(HELP, style="dim")
             case show if show.split()[0] == "/image":
                 _show(conversation, show.removeprefix("/image").strip(), console, interactive)
+            case think if think.split()[0] == "/think":
+                _think(conversation, think.removeprefix("/think").strip(), console, interactive)
             case command if command.startswith("/"):
                 console.print(f"There is no command {command.split()[0]}; /help lists them.", style="dim", markup=False)
             case text if interactive:
@@ -172,6 +187,20 @@ def _show(conversation: _Conversation, name: str, console: Console, interactive:
         return
     if interactive:
         console.print(f"{name} will be shown with your next message.", style="dim", markup=False)
+
+
+def _think(conversation: _Conversation, word: str, console: Console, interactive: bool) -> None:
+    """Turn thinking on or off; if that cannot be, a person is told so and nothing changes."""
+    try:
+        conversation.think(word)
+    except InputError as error:
+        if not interactive:
+            raise
+        console.print(f"error: {str(error).rstrip('.')}.", style="red", markup=False)
+        return
+    if interactive:
+        said = "thinks before it answers" if conversation.thinking else "answers without thinking first"
+        console.print(f"The model {said}.", style="dim")
 
 
 def _read(interactive: bool) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Annotated
 
@@ -10,7 +11,7 @@ import typer
 from redraft.cli.answer import INTERRUPTED, follow
 from redraft.cli.constraints import ConstraintOptions
 from redraft.cli.images import ImageOptions, with_images
-from redraft.cli.options import ModelOptions, OutputOptions, SamplingOptions, expand_groups, read_words
+from redraft.cli.options import ModelOptions, OutputOptions, SamplingOptions, Thinking, expand_groups, read_words
 from redraft.cli.output import facts, print_json
 from redraft.cli.stopping import EXIT_INTERRUPTED
 from redraft.cli.trace import open_trace
@@ -27,6 +28,7 @@ def generate(
         str | None, typer.Option("--system", metavar="TEXT", help="Instructions before the prompt.")
     ] = None,
     *,
+    thinking: Thinking = False,
     images: ImageOptions,
     model: ModelOptions,
     sampling: SamplingOptions,
@@ -40,17 +42,16 @@ def generate(
     from redraft.cli.view import screen_for
     from redraft.outputs import check_file
 
-    text = _checked_prompt(prompt, raw=raw, system=system)
+    text = _checked_prompt(prompt, raw=raw)
+    _check_chat(raw, {"--system": system, "--thinking": thinking, "--image": images.image})
     given = sampling.given(stop=output.stop, latency_budget_ms=output.latency_budget_ms)
     limits = constraints.given(prompt)
     shown = images.parts()
-    if raw and shown:
-        raise InputError("--image needs the chat format, which --raw leaves out; use one of the two.")
     check_file(output.trace)
     llm = model.load()
     messages = [{"role": "system", "content": system}] if system else []
     asked = [*messages, {"role": "user", "content": with_images(text, shown)}]
-    records = llm.stream(text if raw else asked, raw=raw, **given, **limits)
+    records = llm.stream(text if raw else asked, raw=raw, thinking=thinking, **given, **limits)
     screen = screen_for(llm, given, live=not output.no_live, json=output.json)
     trace = open_trace(output.trace, llm, model, given, prompt=text)
     with trace or nullcontext():
@@ -61,11 +62,16 @@ def generate(
         raise typer.Exit(EXIT_INTERRUPTED)
 
 
-def _checked_prompt(prompt: str, *, raw: bool, system: str | None) -> str:
+def _check_chat(raw: bool, options: Mapping[str, object]) -> None:
+    """Raise `InputError` for the first of these options that is given although there is no chat."""
+    for name, value in options.items():
+        if raw and value:
+            raise InputError(f"{name} needs the chat format, which --raw leaves out; use one of the two.")
+
+
+def _checked_prompt(prompt: str, *, raw: bool) -> str:
     text = read_words("-", "The prompt") if prompt == "-" else prompt
     if not text if raw else not text.strip():
         raise InputError("The prompt is empty.")
     check_utf8(text, "The prompt")
-    if raw and system:
-        raise InputError("--system needs the chat format, which --raw leaves out; use one of the two.")
     return text

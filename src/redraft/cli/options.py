@@ -113,6 +113,10 @@ class ModelOptions(BaseModelOptions):
 
 _sampling = partial(option, panel=_SAMPLING)
 
+Thinking = Annotated[
+    bool, _sampling("--thinking/--no-thinking", "Let the model think before it answers, if its chat template can.")
+]
+
 
 def steps_option(default: str) -> Any:
     """The option --steps of a command."""
