@@ -376,7 +376,7 @@ class TestChat:
         self, cli: Cli, folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         typed = iter(["\n    /reset\n\n    x = 1\n", "/reset\n", None])
-        monkeypatch.setattr("redraft.cli.chat.read_typed", lambda is_command: next(typed))
+        monkeypatch.setattr("redraft.cli.prompt.TypedInput.read", lambda self: next(typed))
         outcome = cli("chat", "--model", folder, *OPTIONS, "--json", typed=True)
         assert [message["content"] for message in outcome.json["messages"][::2]] == [
             "    /reset\n\n    x = 1",
@@ -386,3 +386,46 @@ class TestChat:
     def test_lines_of_a_pipe_are_messages_whatever_they_hold(self, cli: Cli, folder: Path) -> None:
         outcome = cli("chat", "--model", folder, *OPTIONS, "--json", stdin=b'"""\na\\\n')
         assert [message["content"] for message in outcome.json["messages"][::2]] == ['"""', "a\\"]
+
+    def test_settings_change_between_answers(self, cli: Cli, folder: Path, llm: LLM) -> None:
+        lines = b"/set max-tokens 20\n/set steps 2\nHello\n/reset\n/set max_tokens\n/set\nHello\n"
+        outcome = cli("chat", "--model", folder, *OPTIONS, "--json", stdin=lines)
+        expected = [llm.generate("Hello", max_tokens=20, steps=2, seed=5), llm.generate("Hello", steps=2, seed=5)]
+        assert [answer["text"] for answer in outcome.json["answers"]] == [answer.text for answer in expected]
+        assert "max_tokens is 20." in outcome.err
+        assert "Set: steps 2, seed 5" in outcome.err
+        assert outcome.json["settings"]["steps"] == 2
+
+    @pytest.mark.parametrize(
+        ("line", "said"),
+        [
+            ("/set steps 0", "steps is 0; it must be at least 1."),
+            ("/set steps many", "steps is 'many'; it must be of type int."),
+            ("/set preset slow", "preset is 'slow'; it must be"),
+            ("/set stepz 3", "did you mean 'steps'?"),
+            ("/retry", "There is no message to answer again."),
+            ("/save", "/save needs the name of a file."),
+            ("/save no/such/file", "the folder no/such does not exist."),
+        ],
+    )
+    def test_a_command_that_cannot_be_followed(self, cli: Cli, folder: Path, line: str, said: str) -> None:
+        outcome = cli("chat", "--model", folder, *OPTIONS, "--json", stdin=f"{line}\nHello\n".encode(), typed=True)
+        assert said in outcome.err.replace("\n", " ")
+        assert len(outcome.json["messages"]) == 2
+        assert cli("chat", "--model", folder, stdin=line.encode()).code == 2
+
+    def test_the_last_message_is_answered_again_with_the_next_seed(self, cli: Cli, folder: Path, llm: LLM) -> None:
+        lines = b"Hello\nAnd you?\n/retry\n/retry\nGood\n"
+        outcome = cli("chat", "--model", folder, *OPTIONS, "--json", stdin=lines)
+        *answers, last = outcome.json["answers"]
+        history = outcome.json["messages"][:3]
+        given = SETTINGS | {"seed": 7}
+        assert answers[3]["text"] == llm.generate(history, **given).text
+        assert len({answer["text"] for answer in answers[1:]}) == 3
+        assert [message["content"] for message in outcome.json["messages"][::2]] == ["Hello", "And you?", "Good"]
+        assert last["text"] == llm.generate(outcome.json["messages"][:5], **SETTINGS).text
+
+    def test_a_conversation_is_saved(self, cli: Cli, folder: Path, tmp_path: Path) -> None:
+        file = tmp_path / "said.json"
+        outcome = cli("chat", "--model", folder, *OPTIONS, "--json", stdin=f"Hello\n/save {file}\n".encode())
+        assert json.loads(file.read_text(encoding="utf-8")) == outcome.json

@@ -14,9 +14,9 @@ pytest.importorskip("readline", reason="a paste is marked for readline")
 PROGRAM = """
 import fcntl, json, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-from redraft.cli.prompt import enable_line_editing, read_typed
+from redraft.cli.prompt import TypedInput, enable_line_editing
 enable_line_editing()
-while (text := read_typed(lambda line: line.startswith("/"))) is not None:
+for text in iter(TypedInput(lambda line: line in ("/reset", "/help")).read, None):
     print(f"<{json.dumps(text)}>")
 print("<null>")
 """
@@ -82,7 +82,8 @@ def test_lines_that_arrive_together_are_one_message(terminal: Terminal) -> None:
 
 
 def test_a_command_is_a_line_of_its_own(terminal: Terminal) -> None:
-    assert terminal.enter("/reset\nHello\n") == "/reset"
+    assert terminal.enter("/reset\nHello\n/home\n/reset\n") == "/reset"
+    assert [terminal.enter(""), terminal.enter("")] == ["Hello\n/home", "/reset"]
 
 
 def test_lines_between_quotes_are_one_message(terminal: Terminal) -> None:

@@ -18,9 +18,13 @@ if TYPE_CHECKING:
 def print_json(content: Mapping[str, Any]) -> None:
     """One object on one line, for machines; characters outside the output's encoding are escaped."""
     everything = (sys.stdout.encoding or "").lower().startswith("utf")
-    line = json.dumps(content, ensure_ascii=not everything).encode("utf-8", "backslashreplace").decode()
-    sys.stdout.write(line + "\n")
+    sys.stdout.write(json_line(content, ascii=not everything) + "\n")
     sys.stdout.flush()
+
+
+def json_line(content: Mapping[str, Any], *, ascii: bool = False) -> str:
+    """The same as text, without a line end; lone surrogates, which UTF-8 cannot express, are escaped."""
+    return json.dumps(content, ensure_ascii=ascii).encode("utf-8", "backslashreplace").decode()
 
 
 def facts(llm: LLM, model: ModelOptions, given: Mapping[str, Any]) -> dict[str, Any]:

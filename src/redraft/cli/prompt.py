@@ -20,22 +20,42 @@ def enable_line_editing() -> None:
         readline.parse_and_bind("set enable-bracketed-paste on")  # Python turns it off; libedit ignores this
 
 
-def read_typed(is_command: Callable[[str], bool]) -> str | None:
-    """What is typed or pasted next, None at the end of input; only several lines have line ends between or after them.
+class TypedInput:
+    """Messages and commands as a person enters them; a line for which `is_command` holds is always one by itself."""
 
-    Ctrl-C empties the input. Nothing is added to a line for which `is_command` holds.
-    """
-    while True:
-        try:
-            line = _line("> ").rstrip("\n")  # of a paste
-            if line.strip() == QUOTES:
-                return _block()
-            return line if is_command(line) else _with_waiting_lines(line)
-        except EOFError:
-            sys.stderr.write("\n")
-            return None
-        except KeyboardInterrupt:
-            sys.stderr.write("\n")
+    def __init__(self, is_command: Callable[[str], bool]) -> None:
+        self._is_command = is_command
+        self._next: str | None = None
+        """A command that was found behind other lines."""
+
+    def read(self) -> str | None:
+        """What is typed or pasted next, None at the end of input; only what has a line end is several lines.
+
+        Ctrl-C empties the input.
+        """
+        while True:
+            try:
+                line, self._next = self._next or _line("> ").rstrip("\n"), None  # a paste may end with line ends
+                if line.strip() == QUOTES:
+                    return _block()
+                return line if self._is_command(line) else self._with_waiting_lines(line)
+            except EOFError:
+                sys.stderr.write("\n")
+                return None
+            except KeyboardInterrupt:
+                sys.stderr.write("\n")
+
+    def _with_waiting_lines(self, line: str) -> str:
+        """The line with those that arrived with it: a paste, where the terminal or readline does not mark its ends."""
+        lines = [line]
+        with suppress(EOFError):
+            while _is_more_waiting():
+                following = _line("... ")
+                if self._is_command(following):
+                    self._next = following
+                    break
+                lines.append(following)
+        return "\n".join(lines)
 
 
 def _line(prompt: str) -> str:
@@ -52,15 +72,6 @@ def _block() -> str:
     while (line := _line("... ")).rstrip() != QUOTES:
         lines.append(line + "\n")
     return "".join(lines)
-
-
-def _with_waiting_lines(line: str) -> str:
-    """The line with those that arrived with it: a paste, where the terminal or readline does not mark its ends."""
-    lines = [line]
-    with suppress(EOFError):
-        while _is_more_waiting():
-            lines.append(_line("... "))
-    return "\n".join(lines)
 
 
 def _is_more_waiting() -> bool:
