@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
-from redraft.filling.lengths import OnRecord
+from redraft.filling.lengths import OnProgress, OnRecord
 
 
 class TextKeywords(TypedDict, total=False):
@@ -64,13 +64,15 @@ class FillKeywords(TextKeywords, total=False):
 
     length: int | None
     on_record: OnRecord | None
+    on_progress: OnProgress | None
 
 
 class EditKeywords(TextKeywords, total=False):
-    """Those of `LLM.edit`, and of `LLM.next_edit`, which refuses constraints."""
+    """Those of `LLM.edit`, and of `LLM.next_edit`, which refuses constraints and `on_progress`."""
 
     strength: float
     on_record: OnRecord | None
+    on_progress: OnProgress | None
 
 
 class DecideKeywords(TypedDict, total=False):

@@ -179,7 +179,8 @@ class LLM:
         """The text with only its characters `span` changed, following an instruction.
 
         Without an instruction, mistakes are fixed. `settings` are those of `generate`, with its constraints applied to
-        the new span, plus `strength` and `on_record`, and less those that belong to an answer (`stop`, `logprobs` ...).
+        the new span, plus `strength`, `on_record` and `on_progress`, and less those that belong to an answer (`stop`,
+        `logprobs` ...).
         See `redraft.editing.edit`.
         """
         return edit(self, text, span, instruction, **settings)

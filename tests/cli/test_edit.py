@@ -157,6 +157,8 @@ def test_edit_is_what_the_library_does(cli: Cli, folder: Path, file: Path, monke
 
     monkeypatch.setattr(LLM, "edit", spy)
     cli("edit", file, "Change it", "--model", folder, *OPTIONS, "--strength", 0.5, "--seed", 4)
+    assert callable(seen.pop("on_record"))
+    assert callable(seen.pop("on_progress"))
     assert seen == {
         "span": (12, 23),
         "instruction": "Change it",
@@ -165,3 +167,26 @@ def test_edit_is_what_the_library_does(cli: Cli, folder: Path, file: Path, monke
         "steps": 1,
         "seed": 4,
     }
+
+
+def test_the_parts_of_a_long_edit_are_counted(
+    cli: Cli, folder: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"TTY_COMPATIBLE": "1", "COLUMNS": "80", "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, value)
+    outcome = cli("edit", file, "Change it", "--model", folder, "--lines", "1:3", *OPTIONS[2:])
+    assert re.search(r"part 2 of \d: editing", outcome.err)
+    assert re.search(r"part 1 of \d . step 1/1", outcome.err)
+
+
+def test_ctrl_c_says_how_many_parts_are_lost(
+    cli: Cli, folder: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(self: LLM, *arguments: Any, on_progress: Any, **settings: Any) -> None:
+        on_progress(2, 5)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LLM, "edit", stop)
+    outcome = cli("edit", file, "Change it", "--write", "--model", folder, *OPTIONS)
+    assert (outcome.code, outcome.err) == (130, "interrupted: 2 of 5 parts edited, nothing written\n")
+    assert file.read_bytes() == CONTENT

@@ -2,13 +2,15 @@
 
 import os
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from outcome import Cli
+from rich.console import Console
 
 import redraft
-from redraft.cli.fill import _Watched
+from redraft.cli.watching import Watch
 from redraft.diffusion.records import DenoiseStep
 from redraft.llm import LLM
 
@@ -154,7 +156,8 @@ def step(rank: int, number: int, ids: list[int], *, last: bool = False) -> Denoi
 
 def test_a_terminal_shows_the_likeliest_length_that_is_still_open(folder: Path) -> None:
     """And what a seam took back once: the draft begins with it."""
-    tokenizer = redraft.load(folder).tokenizer
+    llm = redraft.load(folder)
+    tokenizer = llm.tokenizer
     shown: list[DenoiseStep] = []
 
     class Screen:
@@ -163,8 +166,13 @@ def test_a_terminal_shows_the_likeliest_length_that_is_still_open(folder: Path) 
         def show(self, record: DenoiseStep, tally: object) -> None:
             shown.append(record)
 
+    def watching(lead: str) -> Callable[[DenoiseStep], None]:
+        watch = Watch(llm, Console(), "filling", "hole", "filled", steps=3, lead=lead)
+        watch._screen = screen  # type: ignore[assignment]
+        return watch.record
+
     screen, lead = Screen(), "class A:\n    retu"
-    watched = _Watched(screen, tokenizer, lead)  # type: ignore[arg-type]
+    watched = watching(lead)
     ids = tokenizer.encode("return x")
     for record in (step(0, 0, ids), step(1, 0, ids), step(0, 1, ids, last=True), step(1, 1, ids), step(2, 1, ids)):
         watched(record)
@@ -173,6 +181,33 @@ def test_a_terminal_shows_the_likeliest_length_that_is_still_open(folder: Path) 
     watched(step(0, 0, tokenizer.encode("x")))
     assert screen.lead == lead
     assert shown[-1].request_id == 0
-    indented = _Watched(screen, tokenizer, "if x:\n  ")  # type: ignore[arg-type]
+    indented = watching("if x:\n  ")
     indented(step(0, 0, tokenizer.encode("    ")))
     assert screen.lead == "if x:\n"
+
+
+def test_ctrl_c_says_what_was_not_done(cli: Cli, folder: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text("a <|fill|> b <|fill|> c", encoding="utf-8")
+    progress = Watch.progress
+
+    def stop(self: Watch, done: int, all: int) -> None:
+        progress(self, done, all)
+        if done == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Watch, "progress", stop)
+    outcome = cli("fill", file, "--write", "--model", folder, *OPTIONS)
+    assert (outcome.code, outcome.out) == (130, "")
+    assert outcome.err == "interrupted: 1 of 2 holes filled, nothing written\n"
+    assert file.read_text(encoding="utf-8") == "a <|fill|> b <|fill|> c"
+
+
+def test_a_terminal_shows_which_hole_is_filled(
+    cli: Cli, folder: Path, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"TTY_COMPATIBLE": "1", "COLUMNS": "80", "TERM": "xterm"}.items():
+        monkeypatch.setenv(name, value)
+    file.write_text("a <|fill|> b <|fill|> c", encoding="utf-8")
+    shown = cli("fill", file, "--model", folder, *OPTIONS).out
+    assert "hole 1 of 2: trying every length" in shown
+    assert re.search(r"hole 2 of 2 . step \d", shown)

@@ -183,13 +183,16 @@ class Progress:
 BAR = 12
 
 
-def status_line(progress: Progress, width: int, glyphs: Glyphs) -> Text:
-    """One line with as much as fits into `width`; the least important parts are dropped first."""
+def status_line(progress: Progress, width: int, glyphs: Glyphs, part: str = "") -> Text:
+    """One line with as much as fits into `width`; the least important parts are dropped first.
+
+    `part` says what the canvas is of, instead of its number.
+    """
     step = f"step {progress.step + 1}/{progress.steps}"
     accepted = f"{progress.accepted}/{progress.length}"
     full = round(BAR * progress.accepted / max(progress.length, 1))
     parts = {
-        "canvas": f"canvas {progress.canvas_index + 1}",
+        "canvas": part or f"canvas {progress.canvas_index + 1}",
         "step": step,
         "bar": glyphs.full * full + glyphs.empty * (BAR - full),
         "accepted": f"{accepted} accepted",

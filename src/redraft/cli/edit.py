@@ -50,8 +50,12 @@ def edit(
     Everything else stays the same, byte for byte. Without INSTRUCTION only what does not fit the surrounding text is
     changed.
     """
+    from rich.console import Console
+
+    from redraft.cli.watching import Watch
     from redraft.editing import line_span
     from redraft.editing.api import DEFAULT_STEPS
+    from redraft.filling import fill_settings
 
     first, last = _numbers(lines)
     text = read_text(file, "The file")
@@ -61,8 +65,10 @@ def edit(
     if instruction is not None and not instruction.strip():
         raise InputError("The instruction is empty.")
     llm = model.load()
-    with waiting(llm, "editing"):
-        result = llm.edit(text, span, instruction, strength=strength, **given, **limits)
+    steps = fill_settings(llm.defaults, given, DEFAULT_STEPS).steps
+    with Watch(llm, Console(stderr=True, highlight=False), "editing", "part", "edited", steps=steps) as watch:
+        shown = {"on_record": watch.record, "on_progress": watch.progress}
+        result = llm.edit(text, span, instruction, strength=strength, **shown, **given, **limits)
     finish(result, file, write=write, json=json)
     if json:
         print_json(

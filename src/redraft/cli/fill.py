@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from redraft.cli.answer import Tally
 from redraft.cli.constraints import ConstraintOptions
-from redraft.cli.edit import check_writable, facts_of_span, waiting
+from redraft.cli.edit import check_writable, facts_of_span
 from redraft.cli.options import FillOptions, JsonFlag, ModelOptions, expand_groups, read_text
 from redraft.cli.output import print_json
 from redraft.cli.printable import counted, printable
@@ -23,11 +21,8 @@ from redraft.text.pieces import HOLE, split_pieces
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from redraft.cli.view import LiveScreen
-    from redraft.diffusion.records import DenoiseStep
     from redraft.filling import FillResult
     from redraft.llm import LLM
-    from redraft.text.tokenizer import Tokenizer
 
 UNSURE = 0.7
 """Nats; a terminal underlines tokens with more entropy than this, that of two equal alternatives."""
@@ -86,41 +81,13 @@ def _pieces(file: str, text: str) -> tuple[str, ...]:
 
 def _fill(llm: LLM, pieces: Sequence[str], given: dict[str, Any], console: Console) -> FillResult:
     """The fillings; meanwhile a terminal shows how the most promising length settles between its two sides."""
-    from redraft.cli.view import LiveScreen, waiting_for
+    from redraft.cli.watching import Watch
     from redraft.filling import fill_settings
 
-    if not console.is_terminal or console.is_dumb_terminal:
-        with waiting(llm, "filling"):
-            return llm.fill(pieces, **given)
     lead = _last_lines(pieces[0]) if len(pieces) == 2 else ""
     steps = fill_settings(llm.defaults, given).steps
-    screen = LiveScreen(console, llm.tokenizer, llm.eos_ids, steps=steps, timed=False, lead=lead,
-                        waiting=waiting_for(llm, "trying every length"))  # fmt: skip
-    with screen:
-        return llm.fill(pieces, on_record=_Watched(screen, llm.tokenizer, lead), **given)
-
-
-class _Watched:
-    """Shows the likeliest length that has not settled yet, after the text before the hole."""
-
-    def __init__(self, screen: LiveScreen, tokenizer: Tokenizer, lead: str) -> None:
-        self._screen, self._tokenizer, self._lead = screen, tokenizer, lead
-        self._tally = Tally()
-        self._settled: set[int] = set()
-
-    def __call__(self, record: DenoiseStep) -> None:
-        if record.step == 0 and record.request_id == 0:  # the first record of a hole
-            self._settled = set()
-            self._screen.lead = self._lead[: len(self._lead) - self._retaken(record)]
-        if record.request_id == next(rank for rank in count() if rank not in self._settled):
-            self._screen.show(record, self._tally)
-        if record.converged:
-            self._settled.add(record.request_id)
-
-    def _retaken(self, record: DenoiseStep) -> int:
-        """How many characters at the end of the lead the draft repeats, because its first token begins with them."""
-        draft = self._tokenizer.decode(record.argmax_canvas[:1])
-        return next((n for n in range(len(draft), 0, -1) if self._lead.endswith(draft[:n])), 0)
+    with Watch(llm, console, "trying every length", "hole", "filled", steps=steps, lead=lead) as watch:
+        return llm.fill(pieces, on_record=watch.record, on_progress=watch.progress, **given)
 
 
 def _last_lines(text: str) -> str:

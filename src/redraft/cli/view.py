@@ -127,7 +127,7 @@ class LiveScreen:
         """`lead` is shown before the draft while it settles; `waiting` says what happens until the first step."""
         self._console, self._vocabulary, self._eos_ids = console, vocabulary, eos_ids
         self._steps, self._timed = steps, timed
-        self.lead, self._waiting = lead, waiting
+        self.lead, self._waiting, self._part = lead, waiting, ""
         self._palette, self._glyphs = look_of(console)
         self._live = Live(console=console, auto_refresh=False, transient=True, vertical_overflow="crop")
         self._keyboard = ExitStack()
@@ -146,6 +146,11 @@ class LiveScreen:
             self._live.stop()
             if self._open_line:  # a failure came in between; keep the committed text
                 self._console.print(Text(self._open_line))
+
+    def begin(self, part: str, waiting: str) -> None:
+        """Say which part of the work comes next; `waiting` is shown until its first step."""
+        self._part, self._top, self._height = part, 0, 0
+        self._live.update(Text(waiting, "dim"), refresh=True)
 
     def show(self, record: Record, tally: Tally) -> None:
         """Draw a step, or print what was committed."""
@@ -179,7 +184,7 @@ class LiveScreen:
         progress = Progress.of(
             record, self._eos_ids, steps=self._steps, committed=len(tally.token_ids), seconds=seconds
         )
-        return Group(*lines, Text(""), status_line(progress, width, self._glyphs))
+        return Group(*lines, Text(""), status_line(progress, width, self._glyphs, self._part))
 
     def _commit(self, text: str) -> None:
         """Print every finished line above the live region and keep the last one open."""

@@ -30,10 +30,12 @@ from redraft.filling.context import VIEW, Context
 from redraft.filling.hole import Draft, Hole
 from redraft.filling.lengths import (
     SCORED_TOKENS,
+    OnProgress,
     OnRecord,
     Prior,
     check_on_record,
     find,
+    reporting,
     with_what_follows,
 )
 from redraft.filling.obeying import CONSTRAINTS, check_language, constraints_of
@@ -45,7 +47,7 @@ from redraft.settings import GenerationSettings
 
 DEFAULT_STEPS = 16
 """Step cap when none is given."""
-EDIT_SETTINGS = (*HOLE_SETTINGS, *CONSTRAINTS, "strength")
+EDIT_SETTINGS = (*HOLE_SETTINGS, *CONSTRAINTS, "strength", "on_progress")
 """The names of an edit's settings."""
 CHANGE = 2.0
 """Nats that every changed token must gain: of two almost equally likely edits, the smaller one is meant."""
@@ -62,6 +64,7 @@ def edit(
     strength: float = 0.0,
     max_tokens: int | None = None,
     on_record: OnRecord | None = None,
+    on_progress: OnProgress | None = None,
     **keywords: Any,
 ) -> EditResult:
     """Change the characters `span` of a text as `instruction` says; everything else stays the same, byte for byte.
@@ -72,6 +75,7 @@ def edit(
                 small edits; 1 keeps nothing and rewrites
     max_tokens  the most tokens of the new span (of each part, if it is long); by default twice the old span's plus 16
     on_record   called with the steps of each part's finalists, as for `LLM.fill`
+    on_progress called with how many parts are done of how many, before each and after the last
     keywords    settings of `generate`, except for those that belong to an answer (`stop`, `stop_at_eos`,
                 `forbid_empty`, `fit_canvas`, `latency_budget_ms`, `logprobs`), which are refused; and its constraints
                 (`redraft.filling.CONSTRAINTS`) on the new span: with must_include=["total"] and forbidden=["count"] a
@@ -83,6 +87,7 @@ def edit(
     """
     started = time.perf_counter()
     check_keywords(keywords, EDIT_SETTINGS)
+    report = reporting(on_progress)
     editor = Editor.of(llm, instruction, strength=strength, max_tokens=max_tokens, on_record=on_record, **keywords)
     start, end = check_span(text, span)
     if instruction is not None:
@@ -91,11 +96,14 @@ def edit(
             raise PromptError("The instruction is empty.", "instruction")
     edited, read = as_read(text, (start, end))
     at, parts = read[0], list[WrittenText]()
-    for length in editor.parts(edited, read):
+    lengths = editor.parts(edited, read)
+    for length in lengths:
+        report(len(parts), len(lengths))
         part = editor.edit_part(edited, (at, at + length))
         edited = edited[:at] + part.text + edited[at + length :]
         parts.append(part)
         at += len(part.text)
+    report(len(parts), len(lengths))
     return EditResult.of(text, (start, end), WrittenText.joined(parts), time.perf_counter() - started)
 
 

@@ -13,7 +13,7 @@ from redraft.checks import check_names, plain
 from redraft.errors import SettingError, check_utf8
 from redraft.filling.context import VIEW, Context, open_seam
 from redraft.filling.hole import GAP, Hole
-from redraft.filling.lengths import SCORED_TOKENS, Choice, OnRecord, check_on_record, find
+from redraft.filling.lengths import SCORED_TOKENS, Choice, OnProgress, OnRecord, check_on_record, find, reporting
 from redraft.filling.obeying import CONSTRAINTS, check_language, constraints_of
 from redraft.filling.result import Filling, FillResult
 from redraft.filling.seams import LONGEST, Seam, Seams
@@ -37,7 +37,7 @@ ANSWER_ONLY = ("stop", "stop_at_eos", "forbid_empty", "fit_canvas", "latency_bud
 """Settings that do not apply to a hole: how an answer ends, how long its canvases are, and what the engine measures."""
 HOLE_SETTINGS = (*(name for name in SETTINGS if name not in ANSWER_ONLY), "on_record")
 """Settings of both a fill and an edit, besides `CONSTRAINTS`."""
-FILL_SETTINGS = (*HOLE_SETTINGS, *CONSTRAINTS, "length")
+FILL_SETTINGS = (*HOLE_SETTINGS, *CONSTRAINTS, "length", "on_progress")
 """The names of a fill's settings."""
 
 
@@ -60,14 +60,16 @@ def fill(
     max_tokens: int | None = None,
     length: int | None = None,
     on_record: OnRecord | None = None,
+    on_progress: OnProgress | None = None,
     **keywords: Any,
 ) -> FillResult:
     """Fill the holes of a text, from left to right, with at most `max_tokens` tokens each. See `split_pieces`.
 
     Given text never changes. A hole sees as much of the text before it as fits the context, including earlier fillings,
     and the nearest text after it, pinned in its canvas; text further away is not seen. `on_record` is called with the
-    steps of each hole's finalists, whose rank is the `request_id`: 0 is the likeliest length. `length` sets the number
-    of tokens instead of finding it; see docs/filling.md for what counts at a seam. New lines end as the given ones do.
+    steps of each hole's finalists, whose rank is the `request_id`: 0 is the likeliest length; `on_progress` with how
+    many holes are filled of how many, before each and after the last. `length` sets the number of tokens instead of
+    finding it; see docs/filling.md for what counts at a seam. New lines end as the given ones do.
     The keywords `CONSTRAINTS` say what every filling must be, as for an answer (`redraft.constraints.build`), with
     newlines as line ends.
     Raises `PromptError` if there is nothing to fill or a text is not Unicode, `SettingError` for a hole that fits no
@@ -77,6 +79,7 @@ def fill(
     check_keywords(keywords, FILL_SETTINGS)
     settings, constraints = fill_settings(llm.defaults, keywords), constraints_of(keywords)
     check_on_record(on_record)
+    report = reporting(on_progress)
     pieces = split_pieces(text, suffix)
     for index, piece in enumerate(pieces):
         check_utf8(piece, f"text[{index}]")
@@ -86,8 +89,10 @@ def fill(
     read = [with_newlines(piece) for piece in pieces]
     written: list[Filling] = []
     for number in range(1, len(pieces)):
+        report(len(written), len(pieces) - 1)
         before = join_pieces(read[:number], [filling.text for filling in written])
         written.append(filler.fill_hole(before, read[number:]))
+    report(len(written), len(written))
     fillings = [
         filling.placed("".join(pieces[:number]), "", "".join(pieces[number:]))
         for number, filling in enumerate(written, 1)

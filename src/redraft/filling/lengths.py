@@ -31,6 +31,8 @@ WIDTH = 8
 """Lengths 1-8, 9-16 and so on share one canvas length."""
 
 OnRecord = Callable[[DenoiseStep], None]
+OnProgress = Callable[[int, int], None]
+"""Called with how many holes, or parts of an edit, are done, and how many there are: before each and after the last."""
 Prior = Callable[[tuple[int, ...]], float]
 
 
@@ -38,6 +40,16 @@ def check_on_record(on_record: object) -> None:
     """Raise `SettingError` if it is not callable."""
     if on_record is not None and not callable(on_record):
         raise SettingError(f"on_record is {on_record!r}; it must be a function that takes a step.", "on_record")
+
+
+def reporting(on_progress: OnProgress | None) -> OnProgress:
+    """The function as it is, or one that does nothing. Raises `SettingError` if it is not callable."""
+    if on_progress is None:
+        return lambda done, count: None
+    if not callable(on_progress):
+        sentence = f"on_progress is {on_progress!r}; it must be a function that takes two numbers."
+        raise SettingError(sentence, "on_progress")
+    return on_progress
 
 
 @dataclass(eq=False, slots=True)
