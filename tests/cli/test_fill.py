@@ -211,3 +211,21 @@ def test_a_terminal_shows_which_hole_is_filled(
     shown = cli("fill", file, "--model", folder, *OPTIONS).out
     assert "hole 1 of 2: trying every length" in shown
     assert re.search(r"hole 2 of 2 . step \d", shown)
+
+
+def test_a_length_may_be_given(cli: Cli, folder: Path, file: Path) -> None:
+    result = redraft.load(folder).fill(PREFIX.decode(), SUFFIX.decode(), length=5, steps=2)
+    shown = cli("fill", file, "--length", 5, "--steps", 2, "--model", folder, "--json").json
+    assert (shown["text"], shown["lengths"]) == (result.text, list(result.lengths))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--length", 0), "length is 0; on a canvas of 16 a filling may have 1 to"),
+        (("--length", 3, *OPTIONS), "length and max_tokens were both given"),
+    ],
+)
+def test_a_length_that_cannot_be(cli: Cli, folder: Path, file: Path, arguments: tuple[object, ...], said: str) -> None:
+    outcome = cli("fill", file, *arguments, "--write", "--model", folder)
+    assert (outcome.code, said in outcome.err) == (2, True), outcome.err

@@ -11,7 +11,7 @@ import typer
 
 from redraft.cli.constraints import ConstraintOptions
 from redraft.cli.edit import check_writable, facts_of_span
-from redraft.cli.options import FillOptions, JsonFlag, ModelOptions, expand_groups, read_text
+from redraft.cli.options import FillOptions, JsonFlag, ModelOptions, expand_groups, option, read_text
 from redraft.cli.output import print_json
 from redraft.cli.printable import counted, printable
 from redraft.cli.replace import replace_file
@@ -35,6 +35,9 @@ def fill(
     file: Annotated[str, typer.Argument(help=f"A UTF-8 text with {HOLE} holes; - is standard input.", metavar="FILE")],
     write: Annotated[bool, typer.Option("--write", metavar="", help="Replace FILE with the filled text.")] = False,
     *,
+    length: Annotated[
+        int | None, option("--length", "Tokens of every filling.", "N", default="the likeliest of all lengths")
+    ] = None,
     model: ModelOptions,
     sampling: FillOptions,
     constraints: ConstraintOptions,
@@ -54,7 +57,7 @@ def fill(
     given, limits = sampling.given(), constraints.given(file)
     llm = model.load()
     console = Console(highlight=False)
-    result = _fill(llm, pieces, given | limits, console)
+    result = _fill(llm, pieces, given | limits | ({} if length is None else {"length": length}), console)
     if write:
         replace_file(Path(file), text, result.full_text)
     _show(result, pieces, console, write=write, json=json)
@@ -85,7 +88,7 @@ def _fill(llm: LLM, pieces: Sequence[str], given: dict[str, Any], console: Conso
     from redraft.filling import fill_settings
 
     lead = _last_lines(pieces[0]) if len(pieces) == 2 else ""
-    steps = fill_settings(llm.defaults, given).steps
+    steps = fill_settings(llm.defaults, {name: given[name] for name in given if name != "length"}).steps
     with Watch(llm, console, "trying every length", "hole", "filled", steps=steps, lead=lead) as watch:
         return llm.fill(pieces, on_record=watch.record, on_progress=watch.progress, **given)
 
