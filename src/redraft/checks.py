@@ -14,6 +14,10 @@ MAX_NUMBER = 2**31 - 1
 """The largest value of a setting that has no bound of its own: GPU buffers hold 32 bits."""
 
 
+TEMPERATURES = "A schedule has two temperatures: t_max at its first step, and t_min, towards which it falls."
+"""What to say to those who look for one, as HTTP clients know it."""
+
+
 def check_names(given: Iterable[str], known: Iterable[str], unlisted: Iterable[str] = ()) -> None:
     """Raise `SettingError` for a setting that is neither `known` nor `unlisted`; the message lists the known ones."""
     known, unlisted = tuple(known), tuple(unlisted)
@@ -21,7 +25,8 @@ def check_names(given: Iterable[str], known: Iterable[str], unlisted: Iterable[s
     if unknown is not None:
         close = difflib.get_close_matches(unknown, known, 1, cutoff=0.8)
         meant = f"; did you mean {close[0]!r}? Known" if close else "; known"
-        raise SettingError(f"Unknown setting {unknown!r}{meant} settings are {', '.join(known)}.", unknown)
+        instead = f" {TEMPERATURES}" if unknown == "temperature" and "t_max" in known else ""
+        raise SettingError(f"Unknown setting {unknown!r}{meant} settings are {', '.join(known)}.{instead}", unknown)
 
 
 def require_at_most(most: float, **given: float | None) -> None:

@@ -181,6 +181,17 @@ def test_an_unknown_command(cli: Cli) -> None:
     refused(cli, "Missing option '--lines'. See `redraft edit --help`.", "edit", "FILE")
 
 
+def test_one_temperature_is_not_an_option(cli: Cli) -> None:
+    outcome = cli("generate", "hi", "--temperature", 0.5)
+    assert outcome.code == 2
+    assert "No such option: --temperature. A schedule has two temperatures: --t-max at its first step, and --t-min" in (
+        outcome.err
+    )
+    outcome = cli("chat", stdin=b"/set temperature 1\n")
+    assert outcome.code == 2
+    assert "A schedule has two temperatures: t_max at its first step, and t_min" in outcome.err
+
+
 def test_a_group_without_its_command_shows_its_help(cli: Cli) -> None:
     outcome = cli("eval")
     assert outcome.code == 2

@@ -11,6 +11,7 @@ from typing import Annotated, Any, cast
 
 import typer
 
+from redraft.checks import TEMPERATURES
 from redraft.cli import bench, evaluate
 from redraft.cli.chat import chat
 from redraft.cli.decide import decide
@@ -139,6 +140,8 @@ def _usage(error: Exception) -> int:
     message = getattr(error, "format_message", error.__str__)()
     if not message:  # a group without a command has already shown its help
         return EXIT_BAD_INPUT
+    if getattr(error, "option_name", None) == "--temperature":
+        message = f"No such option: --temperature. {TEMPERATURES.replace('t_', '--t-')}"
     context = getattr(error, "ctx", None)
     hint = f" See `{context.command_path} --help`." if context is not None else ""
     return _fail(message + ("" if message.endswith((".", "?")) else ".") + hint, EXIT_BAD_INPUT)
