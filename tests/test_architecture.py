@@ -43,6 +43,7 @@ LAYERS = [
     "filling",
     "editing",
     "deciding",
+    "scoring",
     "keywords",
     "llm",
     "loading",
@@ -116,9 +117,24 @@ def test_what_a_type_checker_sees_is_what_is_exported_and_nothing_else() -> None
 
 
 def test_types_of_the_public_methods_results_are_exported() -> None:
-    names = ("generate", "generate_batch", "stream", "chat", "fill", "edit", "next_edit", "decide", "with_adapter")
+    names = (
+        "generate",
+        "generate_batch",
+        "stream",
+        "chat",
+        "fill",
+        "edit",
+        "next_edit",
+        "decide",
+        "score",
+        "with_adapter",
+    )
     found = set().union(*(classes_of(get_type_hints(getattr(redraft.LLM, name))["return"]) for name in names))
-    assert {"AnswerStats", "TokenConfidence", "ToolCall", "Filling", "Reading"} <= found <= set(redraft.__all__)
+    assert (
+        {"AnswerStats", "TokenConfidence", "ToolCall", "Filling", "Reading", "TokenScore"}
+        <= found
+        <= set(redraft.__all__)
+    )
 
 
 def classes_of(hint: Any) -> set[str]:

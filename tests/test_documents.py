@@ -143,6 +143,18 @@ def test_the_first_lines_can_be_typed(name: str, monkeypatch: pytest.MonkeyPatch
             exec(code, names)
 
 
+def test_the_lines_about_scores_work(capsys: pytest.CaptureFixture[str]) -> None:
+    """They print what the text before them says."""
+    usage = (ROOT / "docs/usage.md").read_text(encoding="utf-8")
+    (lines,) = [block for block in re.findall(r"```python\n(.*?)```", usage, re.DOTALL) if "llm.score" in block]
+    exec(lines, {"llm": redraft.load("tiny", device="cpu", dtype="float32")})
+    first, *pieces = capsys.readouterr().out.splitlines()
+    assert first == "True"
+    assert "".join(json.loads(line.rpartition(" ")[0].replace("'", '"')) for line in pieces) == (
+        "The capital of France is Paris."
+    )
+
+
 def test_the_lines_about_asyncio_work(capsys: pytest.CaptureFixture[str]) -> None:
     """And a task that is cancelled ends its request, as they say."""
     usage = (ROOT / "docs/usage.md").read_text(encoding="utf-8")

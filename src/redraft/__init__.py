@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from redraft import errors
     from redraft.config import ModelConfig
     from redraft.deciding import Decision, Reading
+    from redraft.diffusion.causal import TokenScore
     from redraft.diffusion.records import Commit, DenoiseStep, FinishReason, Record, TokenConfidence
     from redraft.editing import EditResult, NextEdit
     from redraft.engine.async_engine import AsyncEngine
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from redraft.llm import LLM
     from redraft.loading import load
     from redraft.model.weights import load_model, save_model
+    from redraft.scoring import Score
     from redraft.settings import GenerationSettings
     from redraft.text.tools import ToolCall
 
@@ -50,8 +52,10 @@ __all__ = [
     "NextEdit",
     "Reading",
     "Record",
+    "Score",
     "Stats",
     "TokenConfidence",
+    "TokenScore",
     "ToolCall",
     "errors",
     "load",
@@ -61,6 +65,7 @@ __all__ = [
 
 _HOMES = {
     "redraft.config": ("ModelConfig",),
+    "redraft.diffusion.causal": ("TokenScore",),
     "redraft.diffusion.records": ("Commit", "DenoiseStep", "FinishReason", "Record", "TokenConfidence"),
     "redraft.deciding": ("Decision", "Reading"),
     "redraft.editing": ("EditResult", "NextEdit"),
@@ -72,6 +77,7 @@ _HOMES = {
     "redraft.llm": ("LLM",),
     "redraft.loading": ("load",),
     "redraft.model.weights": ("load_model", "save_model"),
+    "redraft.scoring": ("Score",),
     "redraft.settings": ("GenerationSettings",),
     "redraft.text.tools": ("ToolCall",),
 }

@@ -30,6 +30,7 @@ from redraft.model.adapters import adapter_for
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.inference import loaded_with
 from redraft.model.packed.transformer import PackedTransformer
+from redraft.scoring import Score, Text, score_texts
 from redraft.settings import MIN_CANVAS, SETTINGS, GenerationSettings, resolve_settings
 from redraft.text.marks import Marker
 from redraft.text.placing import EncodedPrompt
@@ -208,6 +209,22 @@ class LLM:
         See `redraft.deciding.decide`.
         """
         return decide(self, question, choices, **settings)
+
+    def score(self, text: Text, prompt: Prompt | None = None, *, raw: bool = False, top: int = 0) -> Score:
+        """How likely a text is after a prompt, by one causal pass; nothing is written.
+
+        A `str` is plain text, encoded by itself; a list of ints is token ids. `prompt` and `raw` are those of
+        `generate`; without a prompt the text follows `<bos>`. `top` asks for the most likely tokens in each place, up
+        to 20. What the number means is said in docs/usage.md. Raises `PromptError` and `SettingError` before any
+        compute.
+        """
+        return score_texts(self, [text], [prompt], raw=raw, top=top)[0]
+
+    def score_batch(
+        self, texts: Iterable[Text], prompts: Iterable[Prompt] | None = None, *, raw: bool = False, top: int = 0
+    ) -> list[Score]:
+        """The scores of several texts, each after its own prompt. Equal prompts are encoded once."""
+        return score_texts(self, texts, prompts, raw=raw, top=top)
 
     def add_adapter(self, name: str, folder: str | Path) -> None:
         """Load a LoRA adapter under a name.

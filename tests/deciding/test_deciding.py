@@ -79,7 +79,7 @@ def test_several_questions_are_what_each_is_alone(llm: LLM, monkeypatch: pytest.
     assert count == 4
     made.clear()
     size = llm.model.cache_bytes(longest)
-    monkeypatch.setattr("redraft.deciding.api.CACHE_BYTES", held * size)
+    monkeypatch.setattr("redraft.diffusion.prefill.CACHE_BYTES", held * size)
     together = llm.decide(QUESTIONS, CHOICES, reads=2, sure=1.0)
     assert isinstance(together, list)
     assert [shape[0] for shape in made] == {1: [1, 1, 1, 1], 3: [3, 1], 100: [4]}[held]

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 import redraft
 from passes import watched_passes
+from redraft.diffusion.causal import causal_scores
 from redraft.diffusion.prefill import prefill
 from redraft.diffusion.sampler import Distribution
 from redraft.errors import PromptError, SettingError
 from redraft.filling import FillResult, lengths
 from redraft.filling.context import open_seam
 from redraft.filling.hole import Hole, HoleConstraint
-from redraft.filling.scoring import causal_scores
 from redraft.filling.seams import Seams
 from redraft.keywords import FillKeywords
 from redraft.llm import LLM

@@ -54,6 +54,7 @@ def test_the_stream_is_the_answer(llm: LLM) -> None:
         lambda llm: llm.edit("abc", (0, 1), "x", max_tokens=2, steps=1),
         lambda llm: llm.next_edit("a b a", 0, [("a", "c")], steps=1),
         lambda llm: llm.decide("q", ["a", "b"]),
+        lambda llm: llm.score("a", "q", top=2),
     ],
 )
 def test_the_same_call_has_an_equal_result(llm: LLM, ask: Callable[[LLM], Any]) -> None:

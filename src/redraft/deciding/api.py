@@ -18,7 +18,7 @@ from redraft.deciding.calibration import calibrated
 from redraft.deciding.form import Form
 from redraft.deciding.read import BranchRow, branch_logprobs, choice_logprobs, rows_of
 from redraft.deciding.result import Decision, Reading
-from redraft.diffusion.prefill import prefill
+from redraft.diffusion.prefill import held_at_once, prefill
 from redraft.errors import NotFiniteError, PromptError, SettingError, about
 from redraft.model.interruption import check_interrupted
 from redraft.text.placing import EncodedPrompt
@@ -30,8 +30,6 @@ SURE = 0.9
 """A slot with a lower confidence is read again."""
 READS = 4
 """The most reads of one slot."""
-CACHE_BYTES = 1 << 30
-"""The cache budget for questions held at once; a single one may take more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -106,9 +104,7 @@ def _decide(llm: DecidingLLM, form: Form, prompts: list[EncodedPrompt], count: i
     """Decisions on the first `count` prompts; the others, if any, are the same questions without content."""
     model, longest = llm.model, max(map(len, prompts))
     _check_room(llm, form, longest)
-    per_question = len(prompts) // count
-    most = max(1, CACHE_BYTES // (per_question * model.cache_bytes(longest)))
-    at_once = max(1, model.requests_at_once(per_question * most, longest) // per_question)
+    at_once = held_at_once(model, longest, each=len(prompts) // count)
     decisions: list[Decision] = []
     for batch in (slice(first, first + at_once) for first in range(0, count, at_once)):
         decisions += _decide_together(llm, form, prompts[:count][batch], prompts[count:][batch], rule)

@@ -13,6 +13,14 @@ from redraft.model.vision import ImageEmbeddings
 from redraft.text.images import PlacedImage, cut_outside
 
 CHUNK = 512
+CACHE_BYTES = 1 << 30
+"""The cache budget for prompts held at once; a single one may take more."""
+
+
+def held_at_once(model: Model, tokens: int, each: int = 1) -> int:
+    """How many groups of `each` requests of this many tokens may be held at once: at least one, whatever it takes."""
+    most = max(1, CACHE_BYTES // (each * model.cache_bytes(tokens)))
+    return max(1, model.requests_at_once(each * most, tokens) // each)
 
 
 @torch.inference_mode()

@@ -18,6 +18,7 @@ from operator import itemgetter
 from typing import Any
 
 from redraft.checks import plain
+from redraft.diffusion.causal import causal_scores
 from redraft.diffusion.prefill import prefill
 from redraft.diffusion.records import TokenConfidence
 from redraft.editing.drafts import draft_probabilities, drafts_of, keeping, mending
@@ -40,7 +41,6 @@ from redraft.filling.lengths import (
 )
 from redraft.filling.obeying import CONSTRAINTS, check_language, constraints_of
 from redraft.filling.result import WrittenText
-from redraft.filling.scoring import causal_scores
 from redraft.filling.seams import LONGEST
 from redraft.model.interruption import check_interrupted
 from redraft.settings import GenerationSettings

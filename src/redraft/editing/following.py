@@ -20,6 +20,7 @@ from operator import itemgetter
 from typing import Any
 
 from redraft.checks import plain
+from redraft.diffusion.causal import causal_scores
 from redraft.diffusion.prefill import prefill
 from redraft.editing.api import Editor, edit
 from redraft.editing.drafts import draft_probabilities
@@ -41,7 +42,6 @@ from redraft.filling.api import HOLE_SETTINGS, check_keywords
 from redraft.filling.context import Context
 from redraft.filling.obeying import constraints_of
 from redraft.filling.result import WrittenText
-from redraft.filling.scoring import causal_scores
 from redraft.text.line_ends import spans_in, split_lines, with_newlines
 
 RecentEdit = tuple[str, str] | Mapping[str, str]

@@ -1,7 +1,7 @@
 """Filling: several holes in one text, byte-exact on all sides, with lengths that need not be given.
 
 seams    token healing                         hole, context      what the model sees of one hole
-settle   denoising free positions only         scoring, lengths   which length it is
+settle   denoising free positions only         lengths            which length it is
 obeying  constraints on a hole's text          spare              a length that the model chooses itself
 api      all holes of a text
 """

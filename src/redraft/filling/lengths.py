@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby, islice, takewhile
 
+from redraft.diffusion.causal import causal_scores
 from redraft.diffusion.records import DenoiseStep, TokenConfidence
 from redraft.errors import SettingError
 from redraft.filling.context import Context
 from redraft.filling.hole import Draft, Hole
 from redraft.filling.result import confidence
-from redraft.filling.scoring import causal_scores
 from redraft.filling.settle import Guess, Settling
 
 STAGES = ((1, 12), (2, 5))
