@@ -82,8 +82,6 @@ def test_text_completions(client: openai.OpenAI, llm: LLM) -> None:
     assert "".join(chunk.choices[0].text for chunk in streamed) == alone.text
     echoed = client.completions.create(model="random", prompt="def f():", seed=4, max_tokens=32, echo=True)
     assert echoed.choices[0].text == "def f():" + alone.text
-    with pytest.raises(openai.BadRequestError, match="echo and logprobs cannot be combined"):
-        client.completions.create(model="random", prompt="def f():", logprobs=0, echo=True)
 
 
 def test_several_prompts_in_one_completion(client: openai.OpenAI, llm: LLM) -> None:

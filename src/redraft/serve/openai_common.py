@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
+from redraft.diffusion.causal import TokenScore
 from redraft.diffusion.records import TokenConfidence
 from redraft.engine.request import Finished
 from redraft.serve.planning import AnswerPlan
@@ -75,25 +76,37 @@ def _token(token_id: int, logprob: float | None, tokenizer: Tokenizer) -> dict[s
     return {"token": text(token_id, tokenizer), "logprob": _shown(logprob), "bytes": list(data)}
 
 
-def completion_logprobs(finished: Finished, tokenizer: Tokenizer) -> dict[str, Any]:
-    """The `logprobs` of a text completion.
+def completion_logprobs(finished: Finished, tokenizer: Tokenizer, begin: int = 0) -> dict[str, Any]:
+    """The `logprobs` of a text completion that begins at character `begin`.
 
     Tokens of an empty thought, which the text leaves out, get the offset of its beginning.
     """
-    tokens = [text(token.token_id, tokenizer) for token in finished.tokens]
+    left_out = empty_thought_length(tokenizer, finished.token_ids)
+    listed = listed_logprobs(finished.token_ids, finished.tokens, tokenizer, -left_out)
+    return listed | {"text_offset": [begin + start for start in listed["text_offset"]]}
+
+
+def listed_logprobs(
+    ids: Sequence[int], found: Sequence[TokenConfidence | TokenScore | None], tokenizer: Tokenizer, begin: int = 0
+) -> dict[str, Any]:
+    """OpenAI's lists of tokens in a text, the first of which begins at character `begin`, or at 0 if that is negative.
+
+    A token that was not scored is None in `found`. The likeliest tokens in a place include its own, however likely.
+    """
     stream = tokenizer.stream()
-    begin = -empty_thought_length(tokenizer, finished.token_ids)
-    places = accumulate((len(stream.push([token])) for token in finished.token_ids), initial=begin)
-    starts = [max(0, place) for place in places]
+    places = accumulate((len(stream.push([token])) for token in ids), initial=begin)
     return {
-        "tokens": tokens,
-        "token_logprobs": [_shown(token.logprob) for token in finished.tokens],
-        "top_logprobs": [
-            {text(token_id, tokenizer): _shown(logprob) for token_id, logprob in reversed(token.top)}
-            for token in finished.tokens
-        ],
-        "text_offset": starts[: len(tokens)],
+        "tokens": [text(token, tokenizer) for token in ids],
+        "token_logprobs": [None if token is None else _shown(token.logprob) for token in found],
+        "top_logprobs": [None if token is None else _likeliest(token, tokenizer) for token in found],
+        "text_offset": [max(0, place) for place in places][: len(ids)],
     }
+
+
+def _likeliest(token: TokenConfidence | TokenScore, tokenizer: Tokenizer) -> dict[str, float]:
+    """Log-probabilities by text; of tokens with the same text, that of the likeliest, which comes last."""
+    known = ((token.token_id, token.logprob), *reversed(token.top))
+    return {text(token_id, tokenizer): _shown(logprob) for token_id, logprob in known}
 
 
 def _shown(logprob: float | None) -> float:

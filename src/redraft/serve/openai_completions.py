@@ -5,20 +5,20 @@ from __future__ import annotations
 import functools
 import secrets
 import time
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from redraft.diffusion.records import Commit
 from redraft.engine.request import AnswerStats, Finished
 from redraft.engine.transcript import first_stop
-from redraft.errors import about
 from redraft.filling.api import fill_settings, longest_filling
 from redraft.filling.result import FillResult
 from redraft.serve.answers import Answers
 from redraft.serve.http import sse_event
 from redraft.serve.openai_common import completion_logprobs, extras, finish_reason, usage, usage_of
 from redraft.serve.planning import AnswerPlan, Planner, rename_fields
+from redraft.serve.scored_prompts import ScoredPrompt, read_prompts, text_of
 from redraft.serve.service import Service
 from redraft.serve.shapes.completions import CompletionRequest
 from redraft.settings import GenerationSettings, resolve_settings
@@ -28,10 +28,7 @@ from redraft.text.tokenizer import Tokenizer
 def plan_completion(planner: Planner, body: CompletionRequest) -> AnswerPlan:
     """Plan what a request without a suffix asks for; raises before any compute."""
     planner = planner.for_model(body.model)
-    with about("prompt"):
-        prompts = [
-            planner.checked(planner.llm.read_prompt(prompt, raw=isinstance(prompt, str))) for prompt in body.prompts()
-        ]
+    prompts = read_prompts(planner, body)
     with rename_fields(body.constraint_names):
         return planner.plan(
             prompts,
@@ -46,12 +43,16 @@ def plan_completion(planner: Planner, body: CompletionRequest) -> AnswerPlan:
 
 @dataclass(slots=True)
 class CompletionWriter:
-    """Writes one response. All of its chunks have the same id and time."""
+    """Writes one response. All of its chunks have the same id and time.
+
+    `score` returns the prompts' log-probabilities, for a request that asks for them.
+    """
 
     body: CompletionRequest
     tokenizer: Tokenizer
     fingerprint: str
     request_id: str
+    score: Callable[[], Awaitable[list[ScoredPrompt]]]
     id: str = field(default_factory=lambda: f"cmpl-{secrets.token_hex(12)}")
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -59,6 +60,7 @@ class CompletionWriter:
         """Return the body of an answer that is not streamed."""
         ended: dict[int, Finished] = {}
         try:
+            echoes = await self._echoes(answers.plan)
             async for index, event in answers.events():
                 if isinstance(event, Finished):
                     ended[index] = event
@@ -66,8 +68,8 @@ class CompletionWriter:
             await answers.close()
         in_order = [ended[index] for index in range(len(ended))]
         choices = [
-            self._choice(i, self._echo(i, answers.plan) + f.text, f, answers.plan.requests[i].settings)
-            for i, f in enumerate(in_order)
+            _joined(echo, self._choice(i, f.text, f, answers.plan.requests[i].settings, after=echo["text"]))
+            for i, (echo, f) in enumerate(zip(echoes, in_order, strict=True))
         ]
         return self._envelope() | {"choices": choices, "usage": usage(answers.plan, in_order)}
 
@@ -75,14 +77,15 @@ class CompletionWriter:
         """Yield the events of a streamed answer; a failure along the way also becomes an event."""
         ended: dict[int, Finished] = {}
         try:
-            for index in range(len(answers.plan.requests) if self.body.echo else 0):
-                yield self._chunk(self._choice(index, self._echo(index, answers.plan)))
+            echoes = await self._echoes(answers.plan)
+            for echo in echoes if self.body.echo else ():
+                yield self._chunk(echo)
             async for index, event in answers.events():
                 if isinstance(event, Commit) and event.text:
                     yield self._chunk(self._choice(index, event.text))
                 elif isinstance(event, Finished):
-                    ended[index] = event
-                    yield self._chunk(self._choice(index, "", event, answers.plan.requests[index].settings))
+                    ended[index], settings = event, answers.plan.requests[index].settings
+                    yield self._chunk(self._choice(index, "", event, settings, after=echoes[index]["text"]))
             if self.body.wants_usage:
                 last = {"choices": [], "usage": usage(answers.plan, [ended[i] for i in range(len(ended))])}
                 yield sse_event(self._envelope() | last)
@@ -107,28 +110,45 @@ class CompletionWriter:
         usage = usage_of(ended.stats.prompt_tokens, ended.stats.tokens, ended.stats.cached_tokens)
         return self._envelope() | {"choices": [choice], "usage": usage}
 
-    async def filled_events(self, whole: dict[str, Any]) -> AsyncGenerator[str]:
-        """Stream a filled hole. It settles as a whole, so it is one chunk."""
-        (choice,) = whole["choices"]
-        yield self._chunk(choice)
+    async def scored(self) -> dict[str, Any]:
+        """Return the body of prompts that are only scored, with the likeliest next token if one is asked for."""
+        scored = await self.score()
+        choices = [one.choice(index) for index, one in enumerate(scored)]
+        counts = usage_of(sum(one.read for one in scored), sum(one.written for one in scored), 0)
+        return self._envelope() | {"choices": choices, "usage": counts}
+
+    async def whole_events(self, whole: dict[str, Any]) -> AsyncGenerator[str]:
+        """Stream a body whose choices are known as a whole, a filled hole or scored prompts: each is one chunk."""
+        for choice in whole["choices"]:
+            yield self._chunk(choice)
         if self.body.wants_usage:
             yield sse_event(self._envelope() | {"choices": [], "usage": whole["usage"]})
         yield sse_event("[DONE]")
 
-    def _echo(self, index: int, plan: AnswerPlan) -> str:
-        if not self.body.echo:
-            return ""
-        prompt = self.body.prompts()[index // plan.n]
-        return prompt if isinstance(prompt, str) else self.tokenizer.decode(prompt)
+    async def _echoes(self, plan: AnswerPlan) -> list[dict[str, Any]]:
+        """What comes before each answer: its prompt, scored if that is asked for, or nothing."""
+        texts, logprobs = [""] * len(plan.requests), [None] * len(plan.requests)
+        if self.body.echo:
+            texts = [text_of(prompt, self.tokenizer) for prompt in self.body.prompts() for _ in range(plan.n)]
+        if self.body.is_scored:
+            logprobs = [prompt.logprobs for prompt in await self.score() for _ in range(plan.n)]
+        return [self._choice(i, text) | {"logprobs": logprobs[i]} for i, text in enumerate(texts)]
 
     def _choice(
-        self, index: int, text: str, ended: Finished | None = None, settings: GenerationSettings | None = None
+        self,
+        index: int,
+        text: str,
+        ended: Finished | None = None,
+        settings: GenerationSettings | None = None,
+        *,
+        after: str = "",
     ) -> dict[str, Any]:
+        """A choice; one that has `ended` after an echo says so, with what was asked for."""
         choice: dict[str, Any] = {"index": index, "text": text, "finish_reason": None, "logprobs": None}
         if ended is None or settings is None:
             return choice
         if self.body.logprobs is not None:
-            choice["logprobs"] = completion_logprobs(ended, self.tokenizer)
+            choice["logprobs"] = completion_logprobs(ended, self.tokenizer, len(after))
         more = extras(ended, settings, self.tokenizer, confidence=self.body.confidence)
         return choice | {"finish_reason": finish_reason(ended), "redraft": more}
 
@@ -139,6 +159,14 @@ class CompletionWriter:
     def _chunk(self, choice: dict[str, Any]) -> str:
         chunk = self._envelope() | {"choices": [choice]}
         return sse_event(chunk | {"usage": None} if self.body.wants_usage else chunk)
+
+
+def _joined(echo: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
+    """The choice of an answer with what comes before it."""
+    lists = answer["logprobs"]
+    if echo["logprobs"] is not None:
+        lists = {name: before + lists[name] for name, before in echo["logprobs"].items()}
+    return answer | {"text": echo["text"] + answer["text"], "logprobs": lists}
 
 
 def _ended(result: FillResult, settings: GenerationSettings, stop: Sequence[str], seconds: float) -> Finished:

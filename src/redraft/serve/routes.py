@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from functools import partial
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ from redraft.serve.openai_chat import ChatWriter
 from redraft.serve.openai_completions import CompletionWriter, plan_completion
 from redraft.serve.openai_responses import ResponseWriter
 from redraft.serve.planning import AnswerPlan, plan_conversation
+from redraft.serve.scored_prompts import score_prompts
 from redraft.serve.service import Service, fingerprint, request_cost, service_of
 from redraft.serve.shapes.chat import ChatRequest
 from redraft.serve.shapes.completions import CompletionRequest
@@ -53,11 +54,15 @@ async def responses(request: Request, body: ResponsesRequest) -> Response:
 
 @router.post("/v1/completions")
 async def completions(request: Request, body: CompletionRequest) -> Response:
-    """Continue plain text, or fill the hole before `suffix`, in OpenAI's shape."""
+    """Continue plain text, fill the hole before `suffix`, or score the prompts, in OpenAI's shape."""
     service = service_of(request)
-    writer = CompletionWriter(body, service.llm.tokenizer, fingerprint(service), _id(request))
+    size = request.state.context.size
+    score = partial(score_prompts, service, body, size)
+    writer = CompletionWriter(body, service.llm.tokenizer, fingerprint(service), _id(request), score)
     if body.suffix is not None:
-        return await _fill(request, service, body, writer)
+        return await _at_once(request, body, writer, writer.filled(service, size))
+    if body.is_scored_alone:
+        return await _at_once(request, body, writer, writer.scored())
     return await _answer(request, body, partial(plan_completion, service.planner, body), writer)
 
 
@@ -110,9 +115,13 @@ def _stream(service: Service, answers: Answers, events: AsyncGenerator[str]) -> 
     return EventStream(events, answers.close, limit=service.settings.reading_limit)
 
 
-async def _fill(request: Request, service: Service, body: CompletionRequest, writer: CompletionWriter) -> Response:
+async def _at_once(
+    request: Request, body: CompletionRequest, writer: CompletionWriter, work: Coroutine[Any, Any, dict[str, Any]]
+) -> Response:
+    """Answer with a body that is known as a whole, even if it is to be streamed."""
     facts = _facts(request, body)
-    whole = await until_disconnect(request, writer.filled(service, request.state.context.size))
-    if service.settings.log_prompts:
-        facts |= {"prompts": [body.prompt, body.suffix], "texts": [choice["text"] for choice in whole["choices"]]}
-    return EventStream(writer.filled_events(whole)) if body.stream else Json(whole)
+    whole = await until_disconnect(request, work)
+    if service_of(request).settings.log_prompts:
+        given = body.prompts() if body.suffix is None else [body.prompt, body.suffix]
+        facts |= {"prompts": given, "texts": [choice["text"] for choice in whole["choices"]]}
+    return EventStream(writer.whole_events(whole)) if body.stream else Json(whole)

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from redraft.checks import MAX_NUMBER
 from redraft.serve.shapes.chat import Streamed
 from redraft.serve.shapes.common import (
     MAX_CHOICES,
@@ -14,7 +15,6 @@ from redraft.serve.shapes.common import (
     Seed,
     Settings,
     Stop,
-    Tokens,
     TokenSampling,
     contradiction,
 )
@@ -33,7 +33,7 @@ class CompletionRequest(Streamed, Settings, Constraints, TokenSampling):
         | Annotated[Items[TokenIds], Field(min_length=1, max_length=MAX_CHOICES)]
     )
     suffix: str | None = None
-    max_tokens: Tokens | None = None
+    max_tokens: Annotated[int, Field(ge=0, le=MAX_NUMBER)] | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     seed: Seed | None = None
@@ -47,8 +47,10 @@ class CompletionRequest(Streamed, Settings, Constraints, TokenSampling):
     def _consistent(self) -> CompletionRequest:
         if self.suffix is not None:
             self._check_fill()
-        elif self.echo and self.logprobs is not None:
-            raise contradiction("echo", "echo and logprobs cannot be combined: prompts are not scored")
+        if self.max_tokens == 0 and not self.is_scored:
+            raise contradiction("max_tokens", "max_tokens must be at least 1, unless echo and logprobs are given")
+        if self.is_scored_alone:
+            self._check_scores()
         if len(self.prompts()) * (self.n or 1) > MAX_CHOICES:
             raise contradiction("n", f"prompts times n must be at most {MAX_CHOICES}")
         return self
@@ -60,6 +62,24 @@ class CompletionRequest(Streamed, Settings, Constraints, TokenSampling):
             value = getattr(self, name)
             if value is not None and value is not False and (name, value) != ("n", 1):
                 raise contradiction(name, f"suffix and {name} cannot be combined")
+
+    def _check_scores(self) -> None:
+        """Refuse what is asked of an answer if there is none."""
+        more = ("n", "stop", "confidence", *Settings.model_fields, *Constraints.model_fields)
+        for name in more:
+            if getattr(self, name) and (name, getattr(self, name)) != ("n", 1):
+                sentence = f"{name} needs an answer; echo and logprobs with max_tokens {self.max_tokens} give none"
+                raise contradiction(name, sentence)
+
+    @property
+    def is_scored(self) -> bool:
+        """Whether the prompts' log-probabilities are asked for."""
+        return bool(self.echo) and self.logprobs is not None
+
+    @property
+    def is_scored_alone(self) -> bool:
+        """Whether they are asked for without an answer, or with the next token alone."""
+        return self.is_scored and self.max_tokens in (0, 1)
 
     @property
     def end_user(self) -> str | None:
