@@ -1,4 +1,4 @@
-"""The page at `/`: one file, with headers that stop a browser from loading anything else."""
+"""The page at `/`: one file made of those in `web/`, with headers that stop a browser from loading anything else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from importlib.resources import files
 
-_TAG = re.compile(r"<(script|style)>(.*?)</\1>", re.DOTALL)
+_LINKED = re.compile(r'<link rel="stylesheet" href="(?P<style>[\w.]+)">|<script src="(?P<script>[\w.]+)"></script>')
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,19 +20,29 @@ class Page:
 
     @classmethod
     def read(cls) -> Page:
-        """Read the page from the package."""
-        text = files("redraft.serve").joinpath("page.html").read_text(encoding="utf-8")
-        return cls(text.encode("utf-8"), _headers(text))
+        """Read the page from the package, with the styles and scripts that it names put in their places."""
+        folder = files("redraft.serve").joinpath("web")
+        digests: dict[str, list[str]] = {"style": [], "script": []}
+
+        def put_in(linked: re.Match[str]) -> str:
+            kind = linked.lastgroup or ""
+            content = folder.joinpath(linked[kind]).read_text(encoding="utf-8")
+            digests[kind].append(_digest(content))
+            return f"<{kind}>{content}</{kind}>"
+
+        text = _LINKED.sub(put_in, folder.joinpath("index.html").read_text(encoding="utf-8"))
+        return cls(text.encode("utf-8"), _headers(digests["script"], digests["style"]))
 
 
-def _headers(text: str) -> dict[str, str]:
-    """A policy that allows only the page's own script and style, by their digests."""
-    digests: dict[str, list[str]] = {"script": [], "style": []}
-    for tag, content in _TAG.findall(text):
-        digest = base64.b64encode(hashlib.sha256(content.encode("utf-8")).digest()).decode()
-        digests[tag].append(f"'sha256-{digest}'")
+def _digest(content: str) -> str:
+    """The digest of a script or style as a content policy names it."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode('utf-8')).digest()).decode()}'"
+
+
+def _headers(scripts: list[str], styles: list[str]) -> dict[str, str]:
+    """A policy that allows only the page's own scripts and styles, by their digests."""
     policy = (
-        f"default-src 'none'; script-src {' '.join(digests['script'])}; style-src {' '.join(digests['style'])}; "
+        f"default-src 'none'; script-src {' '.join(scripts)}; style-src {' '.join(styles)}; "
         "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
     return {
