@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import openai
 import pytest
+from browsing import chromium, opened_page
 from serving import ServerProcess, server_process, write_model
 
 import redraft
@@ -45,3 +47,17 @@ def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
     """The `openai` package's client of that server."""
     with openai.OpenAI(base_url=f"{server.url}/v1", api_key="any", max_retries=0) as made:
         yield made
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A real Chromium."""
+    with chromium() as made:
+        yield made
+
+
+@pytest.fixture
+def page(browser: Any, server: ServerProcess) -> Iterator[Any]:
+    """The page of that server."""
+    with opened_page(browser, server.url) as opened:
+        yield opened

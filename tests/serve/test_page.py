@@ -1,68 +1,18 @@
 """The page in a real Chromium: type, watch drafts arrive, scrub, stop, reload, traces, keys, a phone."""
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browsing import WAIT, ask, finished
 from serving import ServerProcess, server_process
 
 from drawn import drawn, file_of
 from random_model import write_random_model
 from redraft.cli.trace import read_trace
 from redraft.llm import LLM
-
-sync_api = pytest.importorskip("playwright.sync_api")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed")
-WAIT = 60_000
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        made = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield made
-        made.close()
-
-
-@pytest.fixture
-def page(browser: Any, server: ServerProcess) -> Iterator[Any]:
-    """The page, ready; in the end it must have stayed within its server and without errors."""
-    context = browser.new_context(viewport={"width": 1100, "height": 800}, accept_downloads=True)
-    opened, trouble = context.new_page(), []
-    opened.on("pageerror", lambda error: trouble.append(str(error)))
-    opened.on("console", lambda message: trouble.append(message.text) if _is_trouble(message) else None)
-    opened.on("request", lambda request: _inside(request.url, server.url, trouble))
-    opened.goto(server.url)
-    opened.wait_for_selector('#model[data-state="ready"]', timeout=WAIT)
-    yield opened
-    context.close()
-    assert trouble == []
-
-
-def _is_trouble(message: Any) -> bool:
-    """Chromium reports every status above 399 on its console; the page shows those itself."""
-    return message.type == "error" and not message.text.startswith("Failed to load resource")
-
-
-def _inside(url: str, home: str, trouble: list[str]) -> None:
-    if not url.startswith((home, "data:", "blob:")):
-        trouble.append(f"outside request to {url}")
-
-
-def ask(page: Any, text: str, max_tokens: int | None = None) -> None:
-    """Send a message with a seed, for the random model may by chance end an answer at any token."""
-    for field, value in {"seed": "1", "max": "" if max_tokens is None else str(max_tokens)}.items():
-        page.evaluate("([id, text]) => { document.getElementById(id).value = text; }", [field, value])
-    page.fill("#prompt", text)
-    page.press("#prompt", "Enter")
-
-
-def finished(page: Any) -> None:
-    page.wait_for_selector('body[data-writing="no"]', timeout=WAIT)
 
 
 def test_drafts_arrive_and_can_be_stopped(page: Any) -> None:

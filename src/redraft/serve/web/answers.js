@@ -5,8 +5,8 @@ async function ask(text, system, images = []) {       // returns whether the que
   if (running || !(text.trim() || images.length)) return false;
   if (!model) { trouble("The model is not ready yet."); return false; }
   stopPlaying(); notice = "";
-  const turn = { user: text, text: "", reasoning: "", facts: "", trace: { eos: [], settings: {}, steps: [], commits: [] }, ...(images.length ? { images } : {}) };
-  const messages = history(system);
+  const turn = { user: text, text: "", reasoning: "", facts: "", trace: { eos: [], settings: {}, steps: [], commits: [] }, ...(system ? { system } : {}), ...(images.length ? { images } : {}) };
+  const messages = saidBefore(system);
   turns.push(turn);
   selected = turns.length - 1; at = Infinity;
   const asked = settings();
@@ -25,7 +25,15 @@ async function ask(text, system, images = []) {       // returns whether the que
   }
   return stays;
 }
-function history(system = $("system").value.trim()) {
+// The last question once more, as it was asked; its answer comes back if there is no other.
+async function again() {
+  const last = turns.at(-1);
+  if (running || !last) return;
+  turns.pop();
+  if (await ask(last.user, last.system, last.images)) return;
+  turns.push(last); selected = turns.length - 1; draw(); keep(); toEnd();
+}
+function saidBefore(system = $("system").value.trim()) {
   const before = turns.filter(turn => turn.text && !turn.replayed).flatMap(turn => [said(turn), { role: "assistant", content: turn.text }]);
   return [...(system ? [{ role: "system", content: system }] : []), ...before];
 }
@@ -39,9 +47,10 @@ function settings() {
   const number = id => $(id).value.trim() === "" ? {} : { [names[id]]: whole($(id).value) };
   const preset = kept.preset;
   return { preset, ...(kept.steps ? { steps: kept.steps } : {}), ...number("seed"), ...number("max"), ...number("length"),
-           ...($("thinking").checked ? { thinking: true } : {}) };
+           ...($("schema").value.trim() ? { json_schema: parsed($("schema").value) } : {}), ...($("thinking").checked ? { thinking: true } : {}) };
 }
-// Anything but a whole number is sent as it is, so that the server can say so; JSON would turn the number NaN into null.
+// Anything but JSON or a whole number is sent as it is, so that the server can say so; JSON would turn the number NaN into null.
+const parsed = text => { try { return JSON.parse(text); } catch { return text; } };
 const whole = text => Number.isSafeInteger(Number(text)) ? Number(text) : text;
 async function follow(answer, turn) {
   const trace = turn.trace;

@@ -3,16 +3,28 @@
 
 const PRESETS = ["fast", "balanced", "careful"];
 const CAPS = { fast: 16, balanced: 48, careful: 96 };
-const BOUNDS = [0.05, 0.3, 0.7, 1.5, 2.5];           // nats: below the first, a token is settled; above the last, it is noise
 const SUDOKU = {
   label: "Solve a Sudoku",
   system: "Solve the following Sudoku puzzle. Empty cells are represented by 0. Output ONLY the solved puzzle immediately as a 9x9 grid of numbers separated by spaces. Do not include ####, explanations, or any other text.",
   text: [..."080470096600000100040100000010060002030009014056001907400900820500007400090000001"].join(" "),
 };
-const IDEAS = ["What can you do?", "What do cows eat?", SUDOKU];
+const FACTS = {
+  label: "Read facts into JSON",
+  text: "The red chair costs 49 euros. Extract item, color and price.",
+  schema: `{
+  "type": "object",
+  "properties": {
+    "item": {"type": "string"},
+    "color": {"type": "string"},
+    "price": {"type": "number"}
+  },
+  "required": ["item", "color", "price"]
+}`,
+};
+const IDEAS = ["What can you do?", "What do cows eat?", SUDOKU, FACTS];
 
 const kept = read(localStorage, "redraft", { turns: [], speeds: {}, preset: "balanced", steps: null, theme: null });
-let { turns } = read(sessionStorage, "redraft.talk", { turns: kept.turns });  // {user, images?, text, reasoning, unfolded?, facts, cut?, trace?}
+let { turns } = read(sessionStorage, "redraft.talk", { turns: kept.turns });  // {user, system?, images?, text, reasoning, unfolded?, facts, cut?, trace?}
 let selected = -1;                                    // the turn on the timeline
 let at = Infinity;                                    // the step shown; Infinity is the finished answer
 let running = null;                                   // {controller, turn, asked, started} while an answer is being written

@@ -19,13 +19,14 @@ function buttons() {
 // A draft may grow by more than a screen at once, so what counts is whether the reader has scrolled up since the end was shown.
 let following = true, scrolled = 0;
 $("main").onscroll = () => {
+  if (tab !== "chat") return;
   const main = $("main"), ended = main.scrollHeight - main.scrollTop - main.clientHeight < 8;
   following = ended || (following && main.scrollTop >= scrolled);
   scrolled = main.scrollTop;
 };
 function toEnd(force) {
   following ||= !!force;
-  if (following) $("main").scrollTop = $("main").scrollHeight;
+  if (following && tab === "chat") $("main").scrollTop = turns.length || notice ? $("main").scrollHeight : 0;
 }
 function write(text) { $("prompt").value = text; grow(); }
 function grow() { const box = $("prompt"); box.style.height = "auto"; box.style.height = `${Math.min(box.scrollHeight, 176)}px`; }
@@ -41,6 +42,7 @@ $("form").onsubmit = async event => {
 $("clip").onclick = () => $("pick").click();
 $("pick").onchange = event => { const files = [...event.target.files]; event.target.value = ""; showImages(files); };
 addEventListener("paste", event => {
+  if (tab !== "chat") return;
   const files = [...(event.clipboardData?.files || [])].filter(isImage);
   if (files.length) { event.preventDefault(); showImages(files); }
 });
@@ -51,11 +53,14 @@ $("prompt").onkeydown = event => {
 };
 document.onkeydown = event => {
   const typing = /^(TEXTAREA|INPUT)$/.test(event.target.tagName) && !/^(range|checkbox)$/.test(event.target.type);
-  if (event.key === "Escape" && running) { running.controller.abort(); return; }
+  if (event.key === "Escape") { if (tab === "chat") running?.controller.abort(); else jobs[tab].stop(); return; }
   if (typing || event.ctrlKey || event.metaKey || event.altKey) return;
-  if (event.key === "/") { event.preventDefault(); $("prompt").focus(); }
-  if (event.key.toLowerCase() === "p" && !$("timeline").hidden) play();
+  if (event.key === "/") { event.preventDefault(); focusFirst(); }
+  if (event.key.toLowerCase() === "p" && tab === "chat" && !$("timeline").hidden) play();
 };
+$("schema").oninput = schemaState;
+function setSchema(text) { $("schema").value = text; schemaState(); }
+function schemaState() { $("schema-state").textContent = $("schema").value.trim() ? "on" : "off"; }
 $("scrub").oninput = event => { stopPlaying(); show(Number(event.target.value)); };
 $("play").onclick = play;
 $("preset").oninput = event => { kept.preset = PRESETS[event.target.value]; kept.steps = null; dials(); keep(); };
@@ -76,6 +81,7 @@ addEventListener("dragover", event => event.preventDefault());
 addEventListener("drop", async event => {
   event.preventDefault(); over = 0; document.body.classList.remove("dropping");
   const files = [...event.dataTransfer.files], images = files.filter(isImage);
+  if (files.length) openTab("chat");
   if (images.length) showImages(images);
   else if (files.length) loadTrace(await files[0].text(), files[0].name);
 });

@@ -1,6 +1,7 @@
 "use strict";
 // Drawing a conversation: one frame at a time, of the newest step or the one selected on the timeline.
 
+const BOUNDS = [0.05, 0.3, 0.7, 1.5, 2.5];           // nats: below the first, a token is settled; above the last, it is noise
 let due = 0;
 function frame() { if (!due) due = requestAnimationFrame(() => { due = 0; drawSelected(); }); }
 
@@ -12,9 +13,10 @@ function draw() {
     if (turn.user || turn.images) talk.append(bubble(turn));
     talk.append(card(turn, index));
   });
-  if (notice) { const box = make("div", "trouble", notice); box.setAttribute("role", "alert"); talk.append(box); }
+  if (notice) talk.append(alertBox(notice));
   drawSelected();
 }
+function alertBox(text) { const box = make("div", "trouble", text); box.setAttribute("role", "alert"); return box; }
 function bubble(turn) {
   const box = make("div", looksLikeCode(turn.user) ? "user code" : "user");
   if (turn.images) { const row = make("div", "images"); row.append(...turn.images.map(picture)); box.append(row); }
@@ -29,11 +31,21 @@ function hello() {
   const ideas = make("div", "ideas");
   for (const idea of IDEAS) {
     const button = make("button", "", idea.label || idea); button.type = "button";
-    button.onclick = () => ask(idea.text || idea, idea.system);
+    button.onclick = () => { setSchema(idea.schema || ""); ask(idea.text || idea, idea.system); };
     ideas.append(button);
   }
-  box.append(ideas);
+  box.append(ideas, make("p", "", "Because the model sees both sides of every place in a text, it can also"), others());
   return box;
+}
+function others() {                                   // ways to the other tabs
+  const list = make("div", "others");
+  for (const [name, what] of [["Fill", "holes in a text, fitting what follows"], ["Edit", "some lines, and no character elsewhere"],
+                              ["Decide", "between options, with probabilities"]]) {
+    const button = tool("", () => openTab(name.toLowerCase(), true));
+    button.append(make("b", "", name), make("span", "", what));
+    list.append(button);
+  }
+  return list;
 }
 function card(turn, index) {
   const box = make("article", "answer"); box.id = `answer-${index}`; box.dataset.selected = index === selected;
@@ -48,6 +60,10 @@ function card(turn, index) {
   text.classList.toggle("code", looksLikeCode(turn.text));
   const facts = make("div", "facts"); facts.append(make("span", "", turn.facts));
   const tools = make("span", "push");
+  if (turn !== running?.turn) {
+    if (turn.text) tools.append(copier(() => turn.text));
+    if (index === turns.length - 1 && !turn.replayed && !running) tools.append(tool("Retry", again));
+  }
   if (turn.trace?.steps.length && turn !== running?.turn) {
     if (index !== selected) tools.append(tool("Show steps", () => { select(index); }));
     tools.append(tool("Save trace", () => saveTrace(turn)));
@@ -55,8 +71,7 @@ function card(turn, index) {
   facts.append(tools); box.append(text, facts);
   return box;
 }
-function tool(text, act) { const button = make("button", "", text); button.type = "button"; button.onclick = act; return button; }
-const looksLikeCode = text => /^(def |class |import |from \w+ import |#include|```|(\d ){8}\d)/m.test(text);
+const looksLikeCode = text => /^(def |class |import |from \w+ import |#include|```|\{"|(\d ){8}\d)/m.test(text);
 function select(index) { stopPlaying(); selected = index; at = Infinity; draw(); }
 
 function drawSelected() {
@@ -91,7 +106,8 @@ function endOf(step, eos) {
   return end < 0 ? step.argmax_canvas.length : end;
 }
 const settledCount = (step, eos) => step.accepted.slice(0, endOf(step, eos)).filter((ok, i) => ok || step.entropy[i] < BOUNDS[0]).length;
-const level = (step, i) => step.accepted[i] ? 0 : BOUNDS.filter(bound => step.entropy[i] >= bound).length;
+const level = (step, i) => step.accepted[i] ? 0 : doubt(step.entropy[i]);
+const doubt = entropy => BOUNDS.filter(bound => entropy >= bound).length;
 
 function showText(box, turn) {
   const text = finalText(turn);
