@@ -43,6 +43,20 @@ def test_a_folder_counts_what_it_stores(cli: Cli, folder: Path) -> None:
     assert shown["parameters"]["stored"] == shown["parameters"]["text"] == stored
 
 
+def test_a_folder_says_in_which_format_it_is_stored(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    cli("quantize", folder, tmp_path / "fp8", "--format", "fp8")
+    plain, fp8 = (cli("inspect", path, "--json").json["files"] for path in (folder, tmp_path / "fp8"))
+    assert plain["quantized"] is None
+    assert fp8["quantized"] == "float-quantized"
+    assert plain["count"] == fp8["count"] == 1
+    assert "F8_E4M3" in fp8["bytes"]
+    assert "F8_E4M3" not in plain["bytes"]
+    for path, files in ((folder, plain), (tmp_path / "fp8", fp8)):
+        assert 0 <= (path / "model.safetensors").stat().st_size - sum(files["bytes"].values()) < 100_000  # its header
+    assert "quantized (float-quantized), " in cli("inspect", tmp_path / "fp8").out
+    assert cli("inspect", "26b-a4b", "--json").json["files"] is None
+
+
 @pytest.mark.parametrize(
     ("names", "stored"),
     [

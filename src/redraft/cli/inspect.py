@@ -1,8 +1,9 @@
-"""`redraft inspect`: what a model consists of, from its config alone."""
+"""`redraft inspect`: what a model consists of, from its config and the headers of its files."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,25 +23,46 @@ def inspect(
     json: JsonFlag = False,
 ) -> None:
     """Show a model's shape, parameters, bytes, and what its cache costs."""
-    config = _config(model)
-    if json:
-        print_json({"model": model} | description(config))
-        return
-    _print(model, config)
-
-
-def _config(model: str) -> ModelConfig:
-    from redraft.model.folders import EMBEDDED, read_config, resolve_folder
+    from redraft.model.folders import EMBEDDED, resolve_folder
     from redraft.model.presets import PRESETS
 
     if model in PRESETS and model != EMBEDDED:
-        return PRESETS[model]
-    folder = resolve_folder(model, weights=False)
+        config, files = PRESETS[model], None
+    else:
+        folder = resolve_folder(model, weights=False)
+        config, files = _config(folder), _files(folder)
+    if json:
+        print_json({"model": model} | description(config) | {"files": files})
+        return
+    _print(model, config, files)
+
+
+def _config(folder: Path) -> ModelConfig:
+    from redraft.model.folders import read_config
+
     config = read_config(folder)
     if _has_vision(folder):
         return config
     # Text-only folders also describe a vision tower, because Transformers insists on one.
     return dataclasses.replace(config, extra={k: v for k, v in config.extra.items() if k != "vision_config"})
+
+
+def _files(folder: Path) -> dict[str, Any] | None:
+    """What the folder's weights are stored as: bytes by dtype, and the format in which they are quantized, if any.
+
+    None if its weights are not here.
+    """
+    from redraft.model.files import read_headers, shards
+    from redraft.model.folders import CONFIG_FILE, read_json
+
+    if not any(folder.glob("*.safetensors")):
+        return None
+    sizes: Counter[str] = Counter()
+    for entry in read_headers(folder).values():
+        sizes[entry.dtype] += entry.end - entry.start
+    stated = read_json(folder / CONFIG_FILE).get("quantization_config") or {}
+    format = stated.get("format") or stated.get("quant_algo") or stated.get("quant_method")
+    return {"count": len(shards(folder)), "bytes": dict(sizes.most_common()), "quantized": format}
 
 
 def _has_vision(folder: Path) -> bool:
@@ -106,14 +128,22 @@ def architecture(config: ModelConfig) -> dict[str, Any]:
     }
 
 
-def _print(model: str, config: ModelConfig) -> None:
+def _print(model: str, config: ModelConfig, files: dict[str, Any] | None) -> None:
     from rich.console import Console
 
-    tables = (_table(architecture(config)), _parts_table(config), _bytes_table(config), _table(_costs(config)))
+    shape = architecture(config) | ({} if files is None else {"stored here": _in_words(files)})
+    tables = (_table(shape), _parts_table(config), _bytes_table(config), _table(_costs(config)))
     console = Console(highlight=False)
     console.print(model, style="bold", markup=False)
     for table in tables:
         console.print(table)
+
+
+def _in_words(files: dict[str, Any]) -> str:
+    sizes, count = files["bytes"], files["count"]
+    parts = ", ".join(f"{_bytes(size)} {dtype}" for dtype, size in sizes.items())
+    quantized = f"quantized ({files['quantized']}), " if files["quantized"] else ""
+    return f"{quantized}{_bytes(sum(sizes.values()))} in {count} file{'s' * (count > 1)}: {parts}"
 
 
 def _table(rows: dict[str, Any]) -> Any:
