@@ -1,7 +1,7 @@
 """Training documents from JSON lines, as people have them: one object per line, checked before any training.
 
     {"messages": [...], "tools": [...], "thinking": false}   a conversation; every assistant message is learned, unless
-                                                             it has "weight": 0
+                                                             it has "weight": 0; for other forms see `forms`
     {"prompt": "...", "completion": "..."}                   plain text, without a chat template
     {"prefix": "...", "middle": "...", "suffix": "..."}      a hole: the middle is learned, seeing both sides
     {"prompt_ids": [...], "answer_ids": [...]}               tokens as they are, written by `redraft distill`
@@ -31,18 +31,26 @@ from redraft.text.prompt import mark_chat
 from redraft.text.strict_json import loads, no_json
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import TURN_END, Tokenizer
+from redraft.train.forms import Conversation, RowError, conversation_of
 from redraft.train.shards import Shard
 
 PROMPT_IDS, ANSWER_IDS = "prompt_ids", "answer_ids"
 _HEADER = re.compile(r"(?:<turn\|>\n?)?<\|turn>model\n")
 _BESIDE = {"id", "metadata"}
+_WITH_TOOLS = frozenset({"tools", "thinking"})
 _SHAPES: dict[frozenset[str], frozenset[str]] = {
-    frozenset({"messages"}): frozenset({"tools", "thinking"}),
-    frozenset({"prompt", "completion"}): frozenset(),
+    frozenset({"messages"}): _WITH_TOOLS,
+    frozenset({"conversations"}): _WITH_TOOLS | {"system"},
+    frozenset({"instruction", "output"}): frozenset({"input", "system"}),
+    frozenset({"prompt", "completion"}): _WITH_TOOLS,
     frozenset({"prefix", "middle", "suffix"}): frozenset(),
     frozenset({PROMPT_IDS, ANSWER_IDS}): frozenset(),
     frozenset({"text"}): frozenset(),
 }
+
+_ALLOWED = (
+    "messages; prompt and completion; prefix, middle and suffix; conversations; instruction and output; or token ids"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +86,7 @@ def read_jsonl(
             pieces = list(_pieces(record, text, tokenizer, template, limits))
             for piece in pieces:
                 _check_fits(piece, text, limits)
-        except (_LineError, PromptError, SettingError) as error:
+        except (RowError, PromptError, SettingError) as error:
             fail(path, number, str(error).rstrip("."))
         lines.append(len(lengths))
         for piece in pieces:
@@ -97,21 +105,18 @@ def read_jsonl(
     return shard, np.array(suffixes, np.int64), np.array(lines, np.int64)
 
 
-class _LineError(Exception):
-    """What is wrong with a line."""
-
-
 def _pieces(
     record: Mapping[str, Any], text: bool, tokenizer: Tokenizer, template: ChatTemplate | None, limits: Limits | None
 ) -> Iterator[_Piece]:
-    keys = set(record) - _BESIDE
-    needed = next((needed for needed, more in _SHAPES.items() if needed <= keys <= needed | more), None)
-    if needed is None or (needed == {"text"}) != text:
-        allowed = "text" if text else "messages; prompt and completion; prefix, middle and suffix; or token ids"
-        raise _LineError(f"the keys are {', '.join(sorted(keys)) or 'none'}; they must be {allowed}")
-    if "messages" in needed:
-        yield from _turns(record, tokenizer, template)
+    needed = _shape(record, text)
+    if talk := conversation_of(record):
+        try:
+            yield from _turns(talk, tokenizer, template)
+        except (RowError, PromptError) as error:
+            raise RowError(talk.in_its_words(str(error))) from error
         return
+    if more := record.keys() & _WITH_TOOLS:
+        raise RowError(f"{', '.join(sorted(more))} can be given only if prompt and completion are lists of messages")
     if PROMPT_IDS in needed:
         yield _Piece(_ids(record, PROMPT_IDS, tokenizer), _ids(record, ANSWER_IDS, tokenizer), [])
         return
@@ -126,36 +131,50 @@ def _pieces(
         yield _Piece(start + ids["prompt"], _ended(ids["completion"], tokenizer, limits), [])
 
 
+def _shape(record: Mapping[str, Any], text: bool) -> frozenset[str]:
+    """The keys that say what a row is. Raises `RowError` for any others, and for those of two rows."""
+    keys = set(record) - _BESIDE
+    found = [needed for needed in _SHAPES if needed <= keys]
+    if len(found) > 1:
+        several = "; ".join(" and ".join(sorted(needed)) for needed in found)
+        raise RowError(f"there is more than one document in the line: {several}; keep one of them")
+    needed = found[0] if found and keys <= found[0] | _SHAPES[found[0]] else None
+    if needed is None or (needed == {"text"}) != text:
+        allowed = "text" if text else _ALLOWED
+        raise RowError(f"the keys are {', '.join(sorted(keys)) or 'none'}; they must be {allowed}")
+    return needed
+
+
 def _ended(answer: list[int], tokenizer: Tokenizer, limits: Limits | None) -> list[int]:
     """Plain text that ends: if it takes up whole canvases, so that nothing fills the last one, with its end mark."""
     return [*answer, tokenizer.eos_id] if limits and len(answer) % limits.canvas == 0 else answer
 
 
-def _turns(record: Mapping[str, Any], tokenizer: Tokenizer, template: ChatTemplate | None) -> Iterator[_Piece]:
+def _turns(talk: Conversation, tokenizer: Tokenizer, template: ChatTemplate | None) -> Iterator[_Piece]:
     """One document per assistant message that is learned, with its prompt rendered as when the model is asked."""
     if template is None:
-        raise _LineError("the model folder of data.tokenizer has no chat template")
-    messages, tools, thinking = record["messages"], record.get("tools"), record.get("thinking", False)
+        raise RowError("the model folder of data.tokenizer has no chat template")
+    messages, tools, thinking = talk.messages, talk.tools, talk.thinking
     if not isinstance(thinking, bool):
-        raise _LineError("thinking must be true or false")
+        raise RowError("thinking must be true or false")
     if not isinstance(messages, list) or not messages:
-        raise _LineError("messages must be a list with at least one message")
+        raise RowError("messages must be a list with at least one message")
     for index, message in enumerate(messages):
         _check_keys(message, index)
         _read_arguments(message, index)
     check_messages(messages)
     for index, message in enumerate(messages):
         if other := [part["type"] for part in parts_of(message) if part["type"] != "text"]:
-            raise _LineError(f"messages[{index}] holds {other[0]}; training reads text alone")
+            raise RowError(f"messages[{index}] holds {other[0]}; training reads text alone")
     asked = [i for i, message in enumerate(messages) if message["role"] == "assistant" and message.get("weight") != 0]
     if not asked or asked[0] == 0:
-        raise _LineError("messages must have an assistant message to learn, with what it answers before it")
+        raise RowError("messages must have an assistant message to learn, with what it answers before it")
     for index in asked:
         mark = partial(mark_chat, template, tokenizer, tools=tools, enable_thinking=thinking)
         prompt, marks = mark(messages[:index])
         whole, spans = mark(messages[: index + 1], add_generation_prompt=False)
         if not whole.startswith(prompt):
-            raise _LineError(_why_not_behind(messages, index))
+            raise RowError(_why_not_behind(messages, index))
         start, stop = _answer(prompt, whole, index)
         inside = [(low - start, high - start) for low, high in spans if start <= low and high <= stop]
         answer = tokenizer.encode_marked(whole[start:stop], inside)
@@ -171,12 +190,12 @@ def _check_keys(message: Any, index: int) -> None:
         return
     for key, value in message.items():
         if key not in (*MESSAGE_KEYS, "weight") and value not in (None, []):
-            raise _LineError(f"messages[{index}] has the key {key!r:.80}; known keys are {', '.join(MESSAGE_KEYS)}")
+            raise RowError(f"messages[{index}] has the key {key!r:.80}; known keys are {', '.join(MESSAGE_KEYS)}")
     weight = message.get("weight")
     if weight is not None and (isinstance(weight, bool) or weight not in (0, 1)):
-        raise _LineError(f"messages[{index}] has the weight {weight!r:.80}; it must be 0 (not learned) or 1")
+        raise RowError(f"messages[{index}] has the weight {weight!r:.80}; it must be 0 (not learned) or 1")
     if weight is not None and message.get("role") != "assistant":
-        raise _LineError(f"messages[{index}] has a weight; only assistant messages are learned")
+        raise RowError(f"messages[{index}] has a weight; only assistant messages are learned")
 
 
 def _read_arguments(message: Any, index: int) -> None:
@@ -192,9 +211,9 @@ def _read_arguments(message: Any, index: int) -> None:
         try:
             function["arguments"] = loads(function["arguments"] or "{}")
         except (ValueError, RecursionError) as error:
-            raise _LineError(f"messages[{index}] has a call whose arguments are not JSON ({no_json(error)})") from error
+            raise RowError(f"messages[{index}] has a call whose arguments are not JSON ({no_json(error)})") from error
         if not isinstance(function["arguments"], dict):
-            raise _LineError(f"messages[{index}] has a call whose arguments are not a JSON object")
+            raise RowError(f"messages[{index}] has a call whose arguments are not a JSON object")
 
 
 def _why_not_behind(messages: list[Any], index: int) -> str:
@@ -202,6 +221,8 @@ def _why_not_behind(messages: list[Any], index: int) -> str:
     call = index - 1
     while call > 0 and messages[call]["role"] == "tool":
         call -= 1
+    if messages[index - 1]["role"] == "assistant":
+        return f"messages[{index}] follows another assistant message, which this chat template cannot continue"
     if messages[call].get("content") and messages[call].get("tool_calls"):
         return f"messages[{call}] has both content and calls, whose results this chat template cannot continue after"
     return f"the chat template does not render messages[{index}] after its prompt"
@@ -213,14 +234,14 @@ def _answer(prompt: str, whole: str, index: int) -> tuple[int, int]:
     header = _HEADER.match(behind)
     start = len(prompt) + (header.end() if header else 0)
     if not whole[start:].replace(TURN_END, "").strip():
-        raise _LineError(f"messages[{index}] is empty")
+        raise RowError(f"messages[{index}] is empty")
     return start, len(whole) - whole.endswith(TURN_END + "\n")
 
 
 def _ids(record: Mapping[str, Any], name: str, tokenizer: Tokenizer) -> list[int]:
     ids = record[name]
     if not isinstance(ids, list) or not ids:
-        raise _LineError(f"{name} must be a list of token ids")
+        raise RowError(f"{name} must be a list of token ids")
     tokenizer.check_ids(ids)
     return ids
 
@@ -228,9 +249,9 @@ def _ids(record: Mapping[str, Any], name: str, tokenizer: Tokenizer) -> list[int
 def _string(record: Mapping[str, Any], name: str) -> str:
     value = record[name]
     if not isinstance(value, str):
-        raise _LineError(f"{name} must be a string")
+        raise RowError(f"{name} must be a string")
     if not value and name not in ("prefix", "suffix", "prompt"):
-        raise _LineError(f"{name} is empty")
+        raise RowError(f"{name} is empty")
     return value
 
 
@@ -239,13 +260,13 @@ def _check_fits(piece: _Piece, text: bool, limits: Limits | None) -> None:
         return
     canvases = -(-len(piece.answer) // limits.canvas)
     if limits.canvases and canvases > limits.canvases:
-        raise _LineError(
+        raise RowError(
             f"the answer has {len(piece.answer)} tokens, which take {canvases} canvases of {limits.canvas}; "
             f"max_canvases is {limits.canvases}"
         )
     needed = len(piece.prompt) + (canvases - 1) * limits.canvas
     if len(piece.prompt) >= limits.tokens or needed > limits.tokens:
-        raise _LineError(
+        raise RowError(
             f"the last canvas begins at token {needed}, and a row has {limits.tokens}; "
             "raise data.tokens or shorten the document"
         )
