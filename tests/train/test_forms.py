@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from redraft.errors import InputError
+from redraft.errors import InputError, SettingError
 from redraft.model.folders import resolve_folder
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
 from redraft.train.jsonl import Limits, read_jsonl
+from redraft.train.recipe import DataSettings, SourceSettings
+from redraft.train.sources import open_sources
 
 TINY = resolve_folder("tiny")
 TOKENIZER, TEMPLATE = Tokenizer.from_folder(TINY), ChatTemplate.from_folder(TINY)
@@ -183,3 +185,14 @@ WRONG = [
 def test_a_wrong_row_is_named_in_its_own_words(tmp_path: Path, row: dict[str, Any], message: str) -> None:
     with pytest.raises(InputError, match=rf"a\.jsonl, line 2: {message}"):
         learned(tmp_path / "a.jsonl", {"prompt": "a", "completion": "b"}, row)
+
+
+def test_a_list_in_one_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "alpaca.json"
+    path.write_text(json.dumps([{"instruction": "Hi", "output": "Hello!"}]))
+    source = SourceSettings(name="chats", kind="chat", share=1.0, path=str(path))
+    data = DataSettings(rows=1, tokens=64, canvases=1, sources=(source,), tokenizer=str(TINY))
+    with pytest.raises(
+        SettingError, match=r"source chats: .*alpaca\.json' is no shard; of a JSON list make JSON lines"
+    ):
+        open_sources(data, 16_384, 16)

@@ -222,6 +222,11 @@ def _open(
         assert tokenizer is not None
         encoder = SudokuEncoder(tokenizer, ChatTemplate.from_folder(data.tokenizer))
         return SudokuSource(paths[0], encoder, data.tokens, source.clues, source.name)
+    if lists := [path for path in paths if path.suffix == ".json"]:
+        raise SettingError(
+            f"source {source.name}: {str(lists[0])!r} is no shard; of a JSON list make JSON lines, one object a line, "
+            "in a file that ends in .jsonl (jq -c '.[]' does)."
+        )
     shards, suffixes, lines = _read_all(source, paths, data, tokenizer, vocab_size, canvas)
     shard, files = join(shards), np.cumsum([0] + [len(shard) for shard in shards])
     if source.kind == "chat":
