@@ -42,6 +42,8 @@ def test_a_recipe_is_named_like_its_file(name: str) -> None:
 
 WRONG = [
     ("optimizer", "learning_rat", 1.0, "recipe.optimizer: unknown setting 'learning_rat'"),
+    ("optimizer", "epochs", 3, "recipe.optimizer: there is no setting 'epochs', because documents are drawn at random"),
+    ("run", "num_train_epochs", 3, "give optimizer.steps. `redraft train --check` says how many steps an epoch takes"),
     ("optimizer", "learning_rate", "fast", "recipe.optimizer.learning_rate is 'fast'; it must be of type float"),
     ("optimizer", "learning_rate", -1.0, "optimizer.learning_rate is -1.0; it must be above 0"),
     ("optimizer", "eps", 0.0, "optimizer.eps is 0.0; it must be above 0"),

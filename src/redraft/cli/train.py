@@ -113,6 +113,13 @@ def show_data(recipe: str | Path, *, out: str | None = None, as_json: bool = Fal
             f"{settings.data.tokens} clean tokens and {part.canvases:.1f} of {settings.data.canvases} canvases, "
             f"with {part.learned_tokens:.0f} tokens to learn"
         )
+        if part.epoch_steps:
+            canvases = f", {part.answer_canvases:,} canvases of answers" if part.answer_canvases else ""
+            print(
+                f"  in all {part.documents:,} documents to train on, {part.tokens:,} tokens{canvases}: an epoch takes "
+                f"{part.epoch_steps:,.1f} steps, optimizer.steps = {settings.optimizer.steps} are "
+                f"{settings.optimizer.steps / part.epoch_steps:,.1f} epochs"
+            )
     for sample in shown:
         _print_sample(sample)
 

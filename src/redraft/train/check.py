@@ -15,6 +15,7 @@ from redraft.text.tokenizer import Tokenizer
 from redraft.train.batch import Batch
 from redraft.train.packing import Packer
 from redraft.train.recipe import Recipe
+from redraft.train.sources import ChatShard, Extent, TextShard
 from redraft.train.two_stream import noise_of
 
 BATCHES = 4
@@ -39,13 +40,22 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class SourceFigures:
-    """Means over the first batches: share of rows, and of a row's tokens and canvases that are used and learned."""
+    """Means over the first batches: share of rows, and of a row's tokens and canvases that are used and learned.
+
+    `documents`, `tokens` and `answer_canvases` are all that there is to train on, without what is held out. In
+    `epoch_steps` steps of one process as many canvases are trained as answers have; of plain text, as many tokens are
+    in rows as there are. All four are None for a source whose documents are new each time.
+    """
 
     source: str
     rows: float
     clean_tokens: float
     canvases: float
     learned_tokens: float
+    documents: int | None
+    tokens: int | None
+    answer_canvases: int | None
+    epoch_steps: float | None
 
 
 def figures(recipe: Recipe, packer: Packer) -> list[SourceFigures]:
@@ -56,6 +66,7 @@ def figures(recipe: Recipe, packer: Packer) -> list[SourceFigures]:
     for number, source in enumerate(recipe.data.sources):
         mine = joined["source"] == number
         count = max(1, int(mine.sum()))
+        extent = _extent(recipe, packer, number)
         out.append(
             SourceFigures(
                 source=source.name,
@@ -63,9 +74,28 @@ def figures(recipe: Recipe, packer: Packer) -> list[SourceFigures]:
                 clean_tokens=float((joined["document"][mine] >= 0).sum() / count),
                 canvases=float((joined["canvas_document"][mine] >= 0).sum() / count),
                 learned_tokens=float((joined["canvas_weight"][mine] > 0).sum() / count),
+                documents=extent and extent.documents,
+                tokens=extent and extent.tokens,
+                answer_canvases=extent and extent.canvases,
+                epoch_steps=extent and _epoch_steps(recipe, number, extent),
             )
         )
     return out
+
+
+def _extent(recipe: Recipe, packer: Packer, number: int) -> Extent | None:
+    """What source `number` has to train on, unless its documents are new each time."""
+    source = packer.sources[number]
+    if isinstance(source, ChatShard):
+        return source.extent(recipe.model.canvas_length)
+    return source.extent() if isinstance(source, TextShard) else None
+
+
+def _epoch_steps(recipe: Recipe, number: int, extent: Extent) -> float:
+    data = recipe.data
+    share = data.sources[number].share / sum(source.share for source in data.sources)
+    rows = data.rows * data.accumulate * share
+    return extent.canvases / (rows * data.canvases) if extent.canvases else extent.tokens / (rows * data.tokens)
 
 
 def samples(recipe: Recipe, packer: Packer, tokenizer: Tokenizer | None, count: int) -> Iterator[Sample]:

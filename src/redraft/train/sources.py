@@ -51,6 +51,15 @@ class Pool:
         return np.zeros_like(self.prompts) if self.suffixes is None else self.suffixes
 
 
+@dataclass(frozen=True, kw_only=True)
+class Extent:
+    """What a source has to train on, without what it holds out; `canvases` are those of answers, 0 in plain text."""
+
+    documents: int
+    tokens: int
+    canvases: int
+
+
 class ChatSource(Protocol):
     """Documents with a prompt and an answer, several of which are packed into a row."""
 
@@ -96,6 +105,15 @@ class ChatShard:
     def draw(self, rng: np.random.Generator, rows: int, part: Part) -> tuple[Pool, Ints]:
         documents = self._parts[part]
         return self._pool, documents[rng.integers(0, len(documents), (rows, self._tries))]
+
+    def extent(self, canvas: int) -> Extent:
+        """The documents to train on; an answer takes consecutive canvases of `canvas` tokens."""
+        pool, mine = self._pool, self._parts["train"]
+        lengths = pool.ends - pool.starts
+        answers = lengths - pool.prompts - pool.suffix_lengths
+        return Extent(
+            documents=len(mine), tokens=int(lengths[mine].sum()), canvases=int(np.ceil(answers[mine] / canvas).sum())
+        )
 
 
 class SudokuSource:
@@ -147,8 +165,14 @@ class TextShard:
         self.tokens, self.offsets = shard.tokens, shard.offsets
         self.marks = line_table(newline, vocab_size)
         self.newlines = np.flatnonzero(shard.tokens == newline).astype(np.int64)
-        self._spans = {part: self.offsets[ranges] for part, ranges in _split(files, heldout).items()}
+        ranges = _split(files, heldout)
+        self._spans = {part: self.offsets[ranges[part]] for part in ranges}
+        self._documents = int(np.diff(ranges["train"]).sum())
         self.holds_out = bool(np.diff(self._spans["heldout"]).any())
+
+    def extent(self) -> Extent:
+        """The text to train on."""
+        return Extent(documents=self._documents, tokens=int(np.diff(self._spans["train"]).sum()), canvases=0)
 
     def windows(self, rng: np.random.Generator, first: int, rows: int, length: int, part: Part) -> tuple[Ints, Ints]:
         """Flat [start, end) of the windows for rows `first`... of the source; a short document never loses its start.

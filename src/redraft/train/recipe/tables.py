@@ -13,6 +13,9 @@ from redraft.train.recipe.checks import check
 _LARGEST = 2**63
 """TOML guarantees 64-bit integers; Python would read longer ones."""
 
+_EPOCHS = {"epochs", "num_epochs", "num_train_epochs"}
+"""What other trainers have in place of steps."""
+
 
 def from_table(cls: type[Any], raw: Mapping[str, Any], where: str) -> Any:
     """An instance of the dataclass `cls`, whose fields may again be dataclasses; `where` is its name in messages.
@@ -20,6 +23,11 @@ def from_table(cls: type[Any], raw: Mapping[str, Any], where: str) -> Any:
     Raises `SettingError` for an unknown or missing setting and for a value of the wrong type.
     """
     known = {f.name: f for f in dataclasses.fields(cls)}
+    if epochs := sorted(_EPOCHS & (set(raw) - set(known))):
+        raise SettingError(
+            f"{where}: there is no setting {epochs[0]!r}, because documents are drawn at random; give optimizer.steps. "
+            "`redraft train --check` says how many steps an epoch takes."
+        )
     if unknown := sorted(set(raw) - set(known)):
         raise SettingError(f"{where}: unknown setting {unknown[0]!r}; known settings are {', '.join(known)}.")
     required = {n for n, f in known.items() if f.default is f.default_factory is dataclasses.MISSING}
