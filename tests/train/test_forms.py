@@ -75,6 +75,7 @@ SAME = [
     ({"messages": CALLED, "tools": json.dumps(TOOLS)}, {"messages": CALLED, "tools": TOOLS}),
     ({"messages": TALK, "tools": ""}, {"messages": TALK}),
     ({"instruction": "Hi", "output": "Hello!"}, {"messages": TALK[:2]}),
+    ({"instruction": "Hi", "output": "Hello!", "text": "Below is ...", "history": []}, {"messages": TALK[:2]}),
     ({"instruction": "Hi", "input": "", "output": "Hello!", "system": None}, {"messages": TALK[:2]}),
     (
         {"instruction": "Add.", "input": "1 1", "output": "2", "system": "Be brief.", "id": 1},
@@ -128,10 +129,10 @@ WRONG = [
         "there is more than one document in the line: messages; conversations; keep",
     ),
     (
-        {"instruction": "a", "output": "b", "text": "c"},
-        "there is more than one document in the line: instruction and output; text; keep one of them",
+        {"instruction": "a", "output": "b", "prompt": "c", "completion": "d"},
+        "there is more than one document in the line: instruction and output; completion and prompt; keep one of them",
     ),
-    ({"instruction": "a", "output": "b", "history": []}, "the keys are history, instruction, output; they must be"),
+    ({"instruction": "a", "output": "b", "history": [["c", "d"]]}, "history must be empty; give several turns as"),
     ({"conversations": SAID, "input": "a"}, "the keys are conversations, input; they must be messages"),
     ({"conversations": turns(("system", "a")) + SAID, "system": "b"}, "the system message is given twice, under sys"),
     ({"conversations": SAID, "system": 1}, "system must be a string"),

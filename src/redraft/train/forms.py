@@ -110,7 +110,12 @@ def _calls(value: str, where: str) -> list[dict[str, Any]]:
 
 
 def _alpaca(record: Mapping[str, Any]) -> tuple[list[Any], None, bool, list[str]]:
-    """The user asks the instruction and, on the next line, the input, unless that is empty."""
+    """The user asks the instruction and, on the next line, the input, unless that is empty.
+
+    The published rows also have all of it as `text`, as another model's prompt, which says nothing new.
+    """
+    if record.get("history"):
+        raise RowError("history must be empty; give several turns as messages")
     asked = [part for name in ("instruction", "input") if (part := _text(record, name))]
     if not asked:
         raise RowError("instruction is empty")

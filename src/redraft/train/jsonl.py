@@ -38,10 +38,11 @@ PROMPT_IDS, ANSWER_IDS = "prompt_ids", "answer_ids"
 _HEADER = re.compile(r"(?:<turn\|>\n?)?<\|turn>model\n")
 _BESIDE = {"id", "metadata"}
 _WITH_TOOLS = frozenset({"tools", "thinking"})
+_ALPACA = frozenset({"instruction", "output"})
 _SHAPES: dict[frozenset[str], frozenset[str]] = {
     frozenset({"messages"}): _WITH_TOOLS,
     frozenset({"conversations"}): _WITH_TOOLS | {"system"},
-    frozenset({"instruction", "output"}): frozenset({"input", "system"}),
+    _ALPACA: frozenset({"input", "system", "text", "history"}),
     frozenset({"prompt", "completion"}): _WITH_TOOLS,
     frozenset({"prefix", "middle", "suffix"}): frozenset(),
     frozenset({PROMPT_IDS, ANSWER_IDS}): frozenset(),
@@ -134,7 +135,7 @@ def _pieces(
 def _shape(record: Mapping[str, Any], text: bool) -> frozenset[str]:
     """The keys that say what a row is. Raises `RowError` for any others, and for those of two rows."""
     keys = set(record) - _BESIDE
-    found = [needed for needed in _SHAPES if needed <= keys]
+    found = [needed for needed in _SHAPES if needed <= keys and not (needed == {"text"} and keys >= _ALPACA)]
     if len(found) > 1:
         several = "; ".join(" and ".join(sorted(needed)) for needed in found)
         raise RowError(f"there is more than one document in the line: {several}; keep one of them")
