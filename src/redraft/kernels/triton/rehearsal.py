@@ -1,4 +1,4 @@
-"""Compiles kernels in parallel, before the work that launches them runs.
+"""Compiles kernels in parallel, before the work that launches them runs; and launches them where their tensors are.
 
 Triton compiles a kernel on its first launch, so one after the other, and a step of the model takes some sixty.
 """
@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar, copy_context
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 try:
@@ -26,12 +28,30 @@ _rehearsing: ContextVar[bool] = ContextVar("rehearsing", default=False)
 
 
 class Rehearsed:
-    """Makes a kernel compile instead of run inside `rehearse`; a base class that comes before Triton's own."""
+    """Makes a kernel run on the GPU that holds its arguments, and inside `rehearse` only compile; a base class that
+    comes before Triton's own."""
 
     def run(self, *arguments: Any, warmup: bool, **options: Any) -> Any:
         """Launch the kernel, or only compile it if `warmup`, as in Triton."""
         launch: Any = super()
-        return launch.run(*arguments, warmup=warmup or _rehearsing.get(), **options)
+        with _on_device_of(arguments):
+            return launch.run(*arguments, warmup=warmup or _rehearsing.get(), **options)
+
+
+_here = nullcontext()
+
+
+def _on_device_of(arguments: tuple[Any, ...]) -> AbstractContextManager[Any]:
+    """Makes the GPU of a launch's first tensor the current one, to which Triton launches and for which it compiles.
+
+    A tensor may come in a descriptor. Those in a tuple do not count: other GPUs hold some of them.
+    """
+    for argument in arguments:
+        tensor = argument if isinstance(argument, Tensor) else getattr(argument, "base", None)
+        if isinstance(tensor, Tensor):
+            number = tensor.get_device()  # below 0 without a GPU
+            return _here if number < 0 or number == torch.cuda.current_device() else torch.cuda.device(number)
+    return _here
 
 
 class _Zeros(TorchFunctionMode):
