@@ -7,6 +7,7 @@ Triton: with untested versions the counterparts are used, unless REDRAFT_GLUON=1
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from functools import cache
@@ -14,8 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from redraft import kernels
-from redraft.kernels.triton.language import INTERPRETED, OF_SEGMENTS, capability, triton
+from redraft.kernels.triton.language import INTERPRETED, OF_SEGMENTS, capability, triton, use_triton
 from redraft.kernels.triton.rehearsal import Rehearsed
 
 if TYPE_CHECKING:  # kernels are another language
@@ -59,22 +59,34 @@ else:
         reinterpret = getattr(memory, "reinterpret", None) or memory._reinterpret
 
 
+_log = logging.getLogger(__name__)
+
 VERSIONS = ("3.6.", "3.7.", "3.8.", "3.9.")
 """Versions of Triton with which the kernels were tested."""
 
 
 def use_gluon(x: Tensor) -> bool:
     """Whether `x` may go to a Gluon kernel: it is on a Hopper GPU and eager is not forced."""
-    return _wanted() and not INTERPRETED and x.is_cuda and capability(x.device)[0] == 9 and kernels.forced() != "eager"
+    return use_triton(x) and not INTERPRETED and capability(x.device)[0] == 9 and _wanted()
 
 
 @cache
 def _wanted() -> bool:
-    """Whether Gluon is available, in a tested version or with REDRAFT_GLUON=1; never with REDRAFT_GLUON=0."""
+    """Whether Gluon is available, in a tested version or with REDRAFT_GLUON=1; never with REDRAFT_GLUON=0.
+
+    If it is only for the version that it is not, the log says so.
+    """
     asked = os.environ.get("REDRAFT_GLUON")
-    if gl is None or asked == "0":
-        return False
-    return asked == "1" or triton.__version__.startswith(VERSIONS)
+    if asked in ("0", "1"):
+        return gl is not None and asked == "1"
+    tested = gl is not None and triton.__version__.startswith(VERSIONS)
+    if not tested:
+        _log.warning(
+            "Hopper's own kernels are off, which makes the GPU slower: they were not tested with Triton %s. "
+            "REDRAFT_GLUON=1 tries them, REDRAFT_GLUON=0 ends this warning.",
+            triton.__version__,
+        )
+    return tested
 
 
 def descriptor(tensor: Tensor, block: list[int]) -> Any:
