@@ -103,6 +103,23 @@ def test_the_report_leaves_before_soft_embeddings_are_made(packed: PackedTransfo
     assert order[-2:] == ["finish_step", "soft_embeddings"]
 
 
+def test_what_constraints_add_to_a_step_is_operations_of_it(packed: PackedTransformer) -> None:
+    """Of the engine's step, and where logits come from elsewhere."""
+    names = ["class_sums", "automaton_terms", "best_tokens", "add_by_class"]
+    seen = list[str]()
+
+    def watch(operation: Operation) -> object:
+        seen.append(operation.name)
+        return operation.run()
+
+    with watching(watch):
+        new_runner(packed).run([step_of(0, 0, 0, constraint=canvas(WORDS))])
+        assert [name for name in seen if name in names] == names
+        seen.clear()
+        canvas(WORDS)._on_device(torch.zeros(15, packed.config.vocab_size))  # one position is pinned
+        assert seen == names
+
+
 def test_a_logit_that_is_no_number_is_told(packed: PackedTransformer) -> None:
     runner, limit = new_runner(packed), canvas(WORDS)
     runner.run([step_of(0, 0, 0, constraint=limit)])

@@ -65,7 +65,8 @@ PARTS = {
     "self-conditioning MLP": ("soft_norm", "soft_gated_linear", "soft_linear"),
     "norms, rotation, sampling": (
         "enter_tokens", "rope", "enter", "qkv", "after_attention", "add_attention", "feed_forward_norms",
-        "after_experts", "add_experts", "next_norm", "finish_step",
+        "after_experts", "add_experts", "next_norm", "class_sums", "automaton_terms", "best_tokens", "add_by_class",
+        "finish_step",
     ),
 }  # fmt: skip
 """The operations of `kernels.switches` that make up each component of the roofline."""

@@ -15,6 +15,7 @@ from redraft import kernels
 from redraft.constraints.chain import Array, Ends, Groups
 from redraft.constraints.tokens import TokenAutomaton
 from redraft.diffusion.sampler import Distribution
+from redraft.kernels.switches import call
 from redraft.kernels.triton.chain import Edges, Lists
 from redraft.kernels.triton.constrained import (
     PIECE,
@@ -109,14 +110,14 @@ def restrict(logits: Tensor, rows: Tensor, automaton: AutomatonTables, tables: C
     The argmax at each position is its part of the best string. A row's entropy is NaN if a possible token's logit is.
     """
     temperatures = torch.ones(1, device=logits.device)
-    sums = class_sums(logits, automaton, None, temperatures)  # [F,C]
+    sums = call("class_sums", class_sums, logits, automaton, None, temperatures)  # [F,C]
     most, total = (
         part.new_zeros(1, len(tables.held), part.shape[1]).index_copy_(1, rows, part[None])
         for part in (sums.most, sums.total)
     )
-    terms = automaton_terms(most, total, automaton, CanvasTables.stacked([tables]))
+    terms = call("automaton_terms", automaton_terms, most, total, automaton, CanvasTables.stacked([tables]))
     added, labels = (part[0, rows] for part in terms)
-    tokens = best_tokens(labels, sums, automaton.sets).long()
-    add_by_class(logits, added, automaton.class_of, None, None, temperatures)
+    tokens = call("best_tokens", best_tokens, labels, sums, automaton.sets).long()
+    call("add_by_class", add_by_class, logits, added, automaton.class_of, None, None, temperatures)
     probabilities, _, entropy = kernels.distribution(logits)
     return Distribution(probabilities, tokens, entropy + sums.spoiled)

@@ -148,7 +148,7 @@ def _obey(
     Returns their tiles, the best strings' columns int32 [R], what to add to the entropies [R] (0, or NaN where a logit
     is NaN), and int32 [S,L], which is `CanvasTables.held` for all rows.
     """
-    sums = class_sums(logits, automaton, cap, temperatures)  # [R,C]
+    sums = call("class_sums", class_sums, logits, automaton, cap, temperatures)  # [R,C]
     count, rows = len(temperatures), len(logits) // len(temperatures)
 
     def canvases(of_rows: Tensor) -> Tensor:
@@ -157,10 +157,11 @@ def _obey(
     def all_rows(of_canvases: Tensor) -> Tensor:
         return F.pad(of_canvases, (0, 0) * (of_canvases.dim() - 2) + (0, rows - length)).flatten(0, 1)
 
-    added, labels = automaton_terms(canvases(sums.most), canvases(sums.total), automaton, tables)
+    most, total = canvases(sums.most), canvases(sums.total)
+    added, labels = call("automaton_terms", automaton_terms, most, total, automaton, tables)
     labels, held = all_rows(labels), all_rows(tables.held)
-    best = best_tokens(labels, sums, automaton.sets)
-    tiles = add_by_class(logits, all_rows(added), automaton.class_of, held, cap, temperatures)
+    best = call("best_tokens", best_tokens, labels, sums, automaton.sets)
+    tiles = call("add_by_class", add_by_class, logits, all_rows(added), automaton.class_of, held, cap, temperatures)
     argmax = torch.where(held < 0, best, held)
     return tiles, argmax, torch.where(held < 0, sums.spoiled, 0.0), held.view(count, rows)
 

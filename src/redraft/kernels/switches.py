@@ -1,4 +1,4 @@
-"""One switch per GPU operation: any of them can be sent to its eager twin, to find out which kernel is to blame.
+"""One switch per GPU operation of a step: any can be sent to its eager twin, to find out which kernel is to blame.
 
 REDRAFT_EAGER=attention,experts does it for a process, `eager_operations` inside a `with` block of one thread.
 `watching` lets a benchmark wrap every operation of its thread.
@@ -24,9 +24,9 @@ OPERATIONS = (
     "enter_tokens", "soft_norm", "soft_gated_linear", "soft_linear", "rope", "enter", "qkv_linear", "qkv", "attention",
     "quantize", "out_linear", "after_attention", "add_attention", "feed_forward_norms", "route", "experts",
     "sum_of_experts", "gated_linear", "mlp_linear", "after_experts", "add_experts", "next_norm", "predict",
-    "finish_step", "soft_embeddings",
+    "class_sums", "automaton_terms", "best_tokens", "add_by_class", "finish_step", "soft_embeddings",
 )  # fmt: skip
-"""In the order of a step. Some are steps of a divided model only."""
+"""In the order of a step. Some are steps of a divided model only, and some only of canvases with a constraint."""
 
 
 def known(names: Iterable[str]) -> frozenset[str]:
