@@ -7,11 +7,13 @@ import threading
 
 import pytest
 import torch
+from running import new_runner, step_of
 
 from redraft import kernels
 from redraft.errors import SettingError
 from redraft.kernels.streams import in_parallel
 from redraft.kernels.switches import Operation, call, eager_operations, graphable, watching
+from redraft.model.packed.transformer import PackedTransformer
 
 
 def _forced() -> str | None:
@@ -88,6 +90,21 @@ def test_watching_sees_names_and_arguments_and_gives_the_result() -> None:
         assert call("experts", divmod, 7, 4) == (1, 3)
     assert call("experts", divmod, 9, 4) == (2, 1)
     assert seen == [("experts", (7, 4), {})]
+
+
+def test_a_name_means_one_operation_wherever_layers_are_run(packed: PackedTransformer) -> None:
+    """In the engine's step, and by the model's own methods where no kernel for pages runs."""
+    functions = dict[str, set[object]]()
+
+    def watch(operation: Operation) -> object:
+        functions.setdefault(operation.name, set()).add(operation.function)
+        return operation.run()
+
+    with watching(watch), torch.inference_mode():
+        packed.encode(torch.arange(9)[None], packed.new_cache(1, 16))
+        new_runner(packed).run([step_of(0, 0, 0)])
+    assert {name for name, found in functions.items() if len(found) > 1} == set()
+    assert {"enter", "next_norm"} <= set(functions)
 
 
 def test_beside_returns_all() -> None:

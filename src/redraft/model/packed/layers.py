@@ -41,7 +41,7 @@ def conditioning(model: PackedModel, soft: Tensor) -> Tensor:
 def enter_layer(shard: Shard, x: Tensor) -> Rows:
     """The first layer's input [R,D], normed."""
     layer, eps = shard.layers[0], shard.config.rms_norm_eps
-    return call("enter", norm, x, layer.entering, eps, fp8=takes_fp8(layer.qkv))
+    return call("next_norm", norm_of_parts, (x,), layer.entering, eps, fp8=takes_fp8(layer.qkv))
 
 
 def after_attention(shard: Shard, number: int, x: Tensor, out: Sequence[Tensor]) -> tuple[Tensor, FeedForwardRows]:
