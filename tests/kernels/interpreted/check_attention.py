@@ -42,6 +42,18 @@ def test_attend(dtype: torch.dtype, kept: torch.dtype, window: int | None, heads
     check(q, keys, values, table, MIXED, window, tile)
 
 
+@pytest.mark.parametrize("window", [None, 24])
+def test_pages_of_half_the_size_hold_the_same(window: int | None) -> None:
+    q = normal(len(MIXED.kind) * ROWS, 4, DIM)
+    keys, values = (normal(9, 256, GROUPS, DIM, seed=seed) for seed in (1, 2))
+    table = torch.tensor([[4, 0, 0], [7, 0, 0], [8, 1, 2], [3, 5, 0], [0, 0, 0], [6, 0, 0]], dtype=torch.int32)
+    halves = torch.stack([2 * table, 2 * table + 1], 2).flatten(1)
+    tile = AttentionTile(rows=16, keys=32, splits=1, parts=1, warps=4, stages=2)
+    whole = attend(q, keys, values, table, MIXED, window=window, tile=tile)
+    small = (pool.view(18, 128, GROUPS, DIM) for pool in (keys, values))
+    assert torch.equal(attend(q, *small, halves, MIXED, window=window, tile=tile), whole)
+
+
 @pytest.mark.parametrize("window", [None, 12])
 @pytest.mark.parametrize("inside", [False, True])
 @pytest.mark.parametrize(("splits", "parts", "rows"), [(1, 1, 16), (2, 2, 16), (1, 1, 32)])

@@ -152,14 +152,16 @@ def assert_same(ours: Any, theirs: Any) -> None:
         assert all(torch.equal(*pair) for pair in pairs)
 
 
+@pytest.mark.parametrize("page", [256, 128])
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(("heads", "groups", "dim", "own_values"), [(6, 2, 16, True), (6, 1, 32, False)])
-def test_norm_rope_write(dtype: torch.dtype, heads: int, groups: int, dim: int, own_values: bool) -> None:
+def test_norm_rope_write(dtype: torch.dtype, heads: int, groups: int, dim: int, own_values: bool, page: int) -> None:
     product = normal(3 * ROWS, (heads + groups * (1 + own_values)) * dim, dtype=dtype)
     rope = qkv.rope_rows(SEGMENTS, 10_000.0 ** (-torch.arange(dim // 2) / (dim // 2)))
     table = torch.tensor([[0, 3, 0, 0], [0, 0, 2, 1], [0, 0, 0, 0]], dtype=torch.int32)
+    table = table.repeat_interleave(256 // page, 1)
     norm_weights = 1 + normal(dim, seed=1, dtype=dtype), 1 + normal(dim, seed=2, dtype=dtype)
-    pools = [torch.zeros(2, 4, 256, groups, dim, dtype=dtype) for _ in range(2)]
+    pools = [torch.zeros(2, 4, page, groups, dim, dtype=dtype) for _ in range(2)]
     ours = qkv.norm_rope_write(product, *norm_weights, rope, *pools[0], table, SEGMENTS, EPS, own_values=own_values)
     with kernels.force("eager"):
         theirs = qkv.norm_rope_write(product, *norm_weights, rope, *pools[1], table, SEGMENTS, EPS,

@@ -47,8 +47,9 @@ def attend(
         descriptor(q, [64 // share, share, dim]), descriptor(keys.view(-1, groups * dim), [turn, dim]),
         descriptor(values.view(-1, groups * dim), [turn, dim // parts]), table, segments.kind, segments.start,
         segments.length, *segments.sight, descriptor(out, [64 // share, share, dim // parts]), table.stride(0),
-        SEGMENT_ROWS=segments.rows, SHARE=share, DIM=dim, WINDOW=window, KEYS=turn, PARTS=parts, WARP_GROUPS=rows // 64,
-        HELD=256 if dim == 512 and rows == 64 else 128, STAGES=stages, num_warps=4, maxnreg=168, **early(q),
+        SEGMENT_ROWS=segments.rows, SHARE=share, DIM=dim, PAGE=keys.shape[1], WINDOW=window, KEYS=turn, PARTS=parts,
+        WARP_GROUPS=rows // 64, HELD=256 if dim == 512 and rows == 64 else 128, STAGES=stages, num_warps=4, maxnreg=168,
+        **early(q),
     )  # fmt: skip
     return out
 
@@ -56,8 +57,8 @@ def attend(
 @gluon
 def _attend_kernel(
     q, keys, values, page_table, kind, start, length, since, until, out, page_stride, SEGMENT_ROWS: gl.constexpr,
-    SHARE: gl.constexpr, DIM: gl.constexpr, WINDOW: gl.constexpr, KEYS: gl.constexpr, PARTS: gl.constexpr,
-    WARP_GROUPS: gl.constexpr, HELD: gl.constexpr, STAGES: gl.constexpr,
+    SHARE: gl.constexpr, DIM: gl.constexpr, PAGE: gl.constexpr, WINDOW: gl.constexpr, KEYS: gl.constexpr,
+    PARTS: gl.constexpr, WARP_GROUPS: gl.constexpr, HELD: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """One tile of 64 packed rows for each of WARP_GROUPS warp groups over all its keys."""
     await_inputs()
@@ -85,8 +86,8 @@ def _attend_kernel(
         gl.warp_specialize([
             (_attend_rows, (rows, ring, out, place, walk, seen, 0, SEGMENT_ROWS, SHARE, DIM, WINDOW, KEYS, PARTS,
                             1, HELD, STAGES)),
-            (_copy, (q, keys, values, pages, rows, ring, place, walk, SEGMENT_ROWS, SHARE, DIM, KEYS, PARTS, 1,
-                     STAGES)),
+            (_copy, (q, keys, values, pages, rows, ring, place, walk, SEGMENT_ROWS, SHARE, DIM, PAGE, KEYS, PARTS,
+                     1, STAGES)),
         ], [1], [24])  # fmt: skip
     else:
         gl.warp_specialize([
@@ -94,15 +95,15 @@ def _attend_kernel(
                             2, HELD, STAGES)),
             (_attend_rows, (rows, ring, out, place, walk, seen, 1, SEGMENT_ROWS, SHARE, DIM, WINDOW, KEYS, PARTS,
                             2, HELD, STAGES)),
-            (_copy, (q, keys, values, pages, rows, ring, place, walk, SEGMENT_ROWS, SHARE, DIM, KEYS, PARTS, 2,
-                     STAGES)),
+            (_copy, (q, keys, values, pages, rows, ring, place, walk, SEGMENT_ROWS, SHARE, DIM, PAGE, KEYS, PARTS,
+                     2, STAGES)),
         ], [4, 1], [240, 24])  # fmt: skip
 
 
 @gluon
 def _copy(
     q, keys, values, pages, rows, ring, place, walk, SEGMENT_ROWS: gl.constexpr, SHARE: gl.constexpr, DIM: gl.constexpr,
-    KEYS: gl.constexpr, PARTS: gl.constexpr, WARP_GROUPS: gl.constexpr, STAGES: gl.constexpr,
+    PAGE: gl.constexpr, KEYS: gl.constexpr, PARTS: gl.constexpr, WARP_GROUPS: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """Load the tile's queries, then keys and values turn by turn as their places in the ring become free."""
     queries, queries_ready = rows
@@ -116,7 +117,7 @@ def _copy(
         bulk_load(q, [token, group * SHARE, 0], queries_ready.index(i), queries.index(i))
     for turn in range(turns):
         at = base + turn * KEYS
-        line = gl.load(pages + at // 256) * 256 + at % 256
+        line = gl.load(pages + at // PAGE) * PAGE + at % PAGE
         stage, phase = turn % STAGES, turn // STAGES & 1
         hopper.mbarrier.wait(keys_free.index(stage), phase ^ 1)
         hopper.mbarrier.expect(keys_ready.index(stage), KEYS * DIM * 2)

@@ -39,8 +39,8 @@ def attend(
         descriptor(q, [64 // share, share, dim]), descriptor(keys.view(-1, groups * dim), [2 * turn, 128]),
         descriptor(values.view(-1, groups * dim), [turn, dim]), table, segments.kind, segments.start, segments.length,
         *segments.sight, descriptor(out, [64 // share, share, 256]), table.stride(0), SEGMENT_ROWS=segments.rows,
-        SHARE=share, DIM=dim, WINDOW=window, KEYS=turn, KEY_PLACES=KEY_PLACES, VALUE_PLACES=VALUE_PLACES, num_warps=4,
-        maxnreg=128, **early(q),
+        SHARE=share, DIM=dim, PAGE=keys.shape[1], WINDOW=window, KEYS=turn, KEY_PLACES=KEY_PLACES,
+        VALUE_PLACES=VALUE_PLACES, num_warps=4, maxnreg=128, **early(q),
     )  # fmt: skip
     return out
 
@@ -48,8 +48,8 @@ def attend(
 @gluon
 def _wide_attend_kernel(
     q, keys, values, page_table, kind, start, length, since, until, out, page_stride, SEGMENT_ROWS: gl.constexpr,
-    SHARE: gl.constexpr, DIM: gl.constexpr, WINDOW: gl.constexpr, KEYS: gl.constexpr, KEY_PLACES: gl.constexpr,
-    VALUE_PLACES: gl.constexpr,
+    SHARE: gl.constexpr, DIM: gl.constexpr, PAGE: gl.constexpr, WINDOW: gl.constexpr, KEYS: gl.constexpr,
+    KEY_PLACES: gl.constexpr, VALUE_PLACES: gl.constexpr,
 ):  # fmt: skip
     """One tile of 64 packed rows over all its keys, two turns at a time."""
     await_inputs()
@@ -80,15 +80,16 @@ def _wide_attend_kernel(
         (_weigh_keys, (rows, key_copies, passed, walk, seen, SHARE, DIM, WINDOW, KEYS, KEY_PLACES)),
         (_add_values, (rows, value_copies, passed, out, line, walk, seen, 0, SHARE, KEYS, VALUE_PLACES)),
         (_add_values, (rows, value_copies, passed, out, line, walk, seen, 1, SHARE, KEYS, VALUE_PLACES)),
-        (_copy_keys, (q, keys, pages, rows, key_copies, line, walk, group * DIM, DIM, KEYS, KEY_PLACES)),
-        (_copy_values, (values, pages, value_copies, walk, group * DIM, DIM, KEYS, VALUE_PLACES)),
+        (_copy_keys, (q, keys, pages, rows, key_copies, line, walk, group * DIM, DIM, PAGE, KEYS, KEY_PLACES)),
+        (_copy_values, (values, pages, value_copies, walk, group * DIM, DIM, PAGE, KEYS, VALUE_PLACES)),
     ], [4, 4, 1, 1], [160, 160, 24, 24])  # fmt: skip
 
 
 @gluon
 def _copy_keys(
-    q, keys, pages, rows, key_copies, line, walk, column, DIM: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr
-):
+    q, keys, pages, rows, key_copies, line, walk, column, DIM: gl.constexpr, PAGE: gl.constexpr, KEYS: gl.constexpr,
+    PLACES: gl.constexpr,
+):  # fmt: skip
     """Load the tile's queries, then keys of pairs of turns, 128 columns at a time, as places become free."""
     queries, queries_ready, _first_row = rows
     ring, ready, free = key_copies
@@ -98,7 +99,7 @@ def _copy_keys(
     number = 0
     for pair in range(pairs):
         at = base + pair * 2 * KEYS
-        key = gl.load(pages + at // 256) * 256 + at % 256
+        key = gl.load(pages + at // PAGE) * PAGE + at % PAGE
         for first in gl.static_range(0, DIM, 128):
             place = number % PLACES
             hopper.mbarrier.wait(free.index(place), number // PLACES & 1 ^ 1)
@@ -109,14 +110,15 @@ def _copy_keys(
 
 @gluon
 def _copy_values(
-    values, pages, value_copies, walk, column, DIM: gl.constexpr, KEYS: gl.constexpr, PLACES: gl.constexpr
-):
+    values, pages, value_copies, walk, column, DIM: gl.constexpr, PAGE: gl.constexpr, KEYS: gl.constexpr,
+    PLACES: gl.constexpr,
+):  # fmt: skip
     """Load the values of every turn as places become free."""
     ring, ready, free = value_copies
     base, pairs = walk
     for turn in range(2 * pairs):
         at = base + turn * KEYS
-        key = gl.load(pages + at // 256) * 256 + at % 256
+        key = gl.load(pages + at // PAGE) * PAGE + at % PAGE
         place = turn % PLACES
         hopper.mbarrier.wait(free.index(place), turn // PLACES & 1 ^ 1)
         hopper.mbarrier.expect(ready.index(place), KEYS * DIM * 2)

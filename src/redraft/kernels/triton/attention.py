@@ -187,8 +187,8 @@ def _attend(
         q, descriptor(keys.view(-1, groups * dim), tile.keys, dim),
         descriptor(values.view(-1, groups * dim), tile.keys, dim // tile.parts), table, segments.kind, segments.start,
         segments.length, *segments.sight, partial, peaks, sums, table.stride(0), rows * heads, tile.splits,
-        keys.shape[:2].numel(), GROUPS=groups, WINDOW=window, TILE=tile.rows, KEYS=tile.keys, SPLIT=split,
-        PARTS=tile.parts, INSIDE=tile.inside, BULK=bulk_copies(q.device), num_warps=tile.warps,
+        keys.shape[:2].numel(), GROUPS=groups, PAGE=keys.shape[1], WINDOW=window, TILE=tile.rows, KEYS=tile.keys,
+        SPLIT=split, PARTS=tile.parts, INSIDE=tile.inside, BULK=bulk_copies(q.device), num_warps=tile.warps,
         num_stages=tile.stages, **shape, **early(q),
     )  # fmt: skip
     if not split:
@@ -206,8 +206,8 @@ def _attend(
 def _attend_kernel(
     q, keys, values, page_table, kind, start, length, since, until, out, peaks, sums, page_stride, total, splits,
     positions, SEGMENT_ROWS: tl.constexpr, HEADS: tl.constexpr, GROUPS: tl.constexpr, DIM: tl.constexpr,
-    WINDOW: tl.constexpr, TILE: tl.constexpr, KEYS: tl.constexpr, SPLIT: tl.constexpr, PARTS: tl.constexpr,
-    INSIDE: tl.constexpr, BULK: tl.constexpr,
+    PAGE: tl.constexpr, WINDOW: tl.constexpr, TILE: tl.constexpr, KEYS: tl.constexpr, SPLIT: tl.constexpr,
+    PARTS: tl.constexpr, INSIDE: tl.constexpr, BULK: tl.constexpr,
 ):  # fmt: skip
     """One tile of packed rows (a token's heads of one group side by side) over one split of its keys."""
     await_inputs()
@@ -267,10 +267,11 @@ def _attend_kernel(
         far = tl.minimum(tl.maximum(tl.min(high) // KEYS * KEYS, near), stop)
     pools = (keys, values, pages, positions, key_column, value_column)
     sight = (low, high)
-    peak, mass, mean = _take(peak, mass, mean, queries, pools, sight, base, near, GROUPS * DIM, KEYS, True, BULK)
+    WIDTH: tl.constexpr = GROUPS * DIM
+    peak, mass, mean = _take(peak, mass, mean, queries, pools, sight, base, near, WIDTH, PAGE, KEYS, True, BULK)
     if INSIDE:
-        peak, mass, mean = _take(peak, mass, mean, queries, pools, sight, near, far, GROUPS * DIM, KEYS, False, BULK)
-        peak, mass, mean = _take(peak, mass, mean, queries, pools, sight, far, stop, GROUPS * DIM, KEYS, True, BULK)
+        peak, mass, mean = _take(peak, mass, mean, queries, pools, sight, near, far, WIDTH, PAGE, KEYS, False, BULK)
+        peak, mass, mean = _take(peak, mass, mean, queries, pools, sight, far, stop, WIDTH, PAGE, KEYS, True, BULK)
 
     if not SPLIT:
         mean = tl.where((token < count)[:, None], mean / mass[:, None], 0.0)
@@ -286,7 +287,7 @@ def _attend_kernel(
 
 @jit
 def _take(
-    peak, mass, mean, queries, pools, sight, begin, stop, WIDTH: tl.constexpr, KEYS: tl.constexpr,
+    peak, mass, mean, queries, pools, sight, begin, stop, WIDTH: tl.constexpr, PAGE: tl.constexpr, KEYS: tl.constexpr,
     EDGE: tl.constexpr, BULK: tl.constexpr,
 ):  # fmt: skip
     """Add keys begin..stop to the running softmax of a row tile: peak, mass and unscaled mean.
@@ -300,10 +301,10 @@ def _take(
     COLUMNS: tl.constexpr = mean.shape[1]
     keys, values, pages, positions, key_column, value_column = pools
     low, high = sight
-    page = tl.load(pages + begin // 256, begin < stop, other=0)
+    page = tl.load(pages + begin // PAGE, begin < stop, other=0)
     for at in tl.range(begin, stop, KEYS):
-        place = page * 256 + at % 256
-        page = tl.load(pages + (at + KEYS) // 256, at + KEYS < stop, other=0)  # early, for the next turn's copy
+        place = page * PAGE + at % PAGE
+        page = tl.load(pages + (at + KEYS) // PAGE, at + KEYS < stop, other=0)  # early, for the next turn's copy
         key = load_tile(keys, place, key_column, positions, WIDTH, KEYS, DIM, BULK).to(queries.dtype)
         scores = tl.dot(queries, tl.trans(key), input_precision="ieee")
         if EDGE:

@@ -87,7 +87,8 @@ def _norm_rope_write(
     _qkv_kernel[(qkv.shape[0], cdiv(heads + groups, block))](
         qkv, q_norm, k_norm, *rope, keys, values, table, segments.kind, segments.start, segments.length, q,
         table.stride(0), eps, SEGMENT_ROWS=segments.rows, HEADS=heads, GROUPS=groups, HALF_DIM=dim // 2, TOTAL=total,
-        LANES=next_power_of_2(dim // 2), BLOCK=block, OWN_VALUES=own_values, num_warps=4, **early(qkv),
+        PAGE=keys.shape[1], LANES=next_power_of_2(dim // 2), BLOCK=block, OWN_VALUES=own_values, num_warps=4,
+        **early(qkv),
     )  # fmt: skip
     return q
 
@@ -108,7 +109,7 @@ def _rope_kernel(start, frequencies, cosine, sine, half, SEGMENT_ROWS: tl.conste
 def _qkv_kernel(
     qkv, q_norm, k_norm, cosine, sine, keys, values, page_table, kind, start, length, q, page_stride, eps,
     SEGMENT_ROWS: tl.constexpr, HEADS: tl.constexpr, GROUPS: tl.constexpr, HALF_DIM: tl.constexpr, TOTAL: tl.constexpr,
-    LANES: tl.constexpr, BLOCK: tl.constexpr, OWN_VALUES: tl.constexpr,
+    PAGE: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr, OWN_VALUES: tl.constexpr,
 ):  # fmt: skip
     """BLOCK heads of one row: query heads first, then key heads, with their values in the same program."""
     await_inputs()
@@ -135,9 +136,9 @@ def _qkv_kernel(
     live = (tl.load(kind + segment) != KIND_UNUSED) & (offset < tl.load(length + segment))
     if live & (tl.program_id(1) * BLOCK + BLOCK > HEADS):
         position = tl.load(start + segment) + offset
-        page = tl.load(page_table + segment * page_stride + position // 256).to(tl.int64)
+        page = tl.load(page_table + segment * page_stride + position // PAGE).to(tl.int64)
         is_key = inside & (head >= HEADS)
-        place = ((page * 256 + position % 256) * GROUPS + head - HEADS) * 2 * HALF_DIM + lane
+        place = ((page * PAGE + position % PAGE) * GROUPS + head - HEADS) * 2 * HALF_DIM + lane
         tl.store(keys + place, rotated_left, is_key)
         tl.store(keys + place + HALF_DIM, rotated_right, is_key)
         if OWN_VALUES:
