@@ -17,7 +17,7 @@ from torch import Tensor
 
 from redraft.kernels.gluon.language import bulk_load, bulk_store, constant, descriptor, gl, gluon, hopper, use_gluon
 from redraft.kernels.gluon.ring import new_barriers
-from redraft.kernels.triton.language import await_inputs, cdiv, early, processors
+from redraft.kernels.triton.language import LOG2E, await_inputs, cdiv, early, processors
 from redraft.kernels.triton.segments import KIND_DENOISE, KIND_UNUSED, Segments
 from redraft.kernels.triton.softcap import bounded, capped
 
@@ -233,7 +233,7 @@ def _summarize_rows(
     row = first + gl.arange(0, COUNT, gl.SliceLayout(1, WIDE))
     temperature = gl.load(temperatures + row // SEGMENT_ROWS, mask=row < rows, other=1.0)
     peak = gl.max(logit, 1)
-    unit = cap * 1.4426950408889634 / temperature
+    unit = cap * LOG2E / temperature
     x = bounded(logit, cap, (unit - capped(peak, cap, temperature))[:, None], (-2.0 * unit)[:, None])
     weight = gl.exp2(x)
     here = row * token_tiles + token_tile

@@ -6,6 +6,7 @@ A tile is 64 packed rows: a token's heads of one group side by side, `SHARE` of 
 from __future__ import annotations
 
 from redraft.kernels.gluon.language import bulk_store, gl, gluon, hopper, reinterpret
+from redraft.kernels.triton.language import LOG2E
 from redraft.kernels.triton.segments import KIND_DENOISE, KIND_ENCODE_IMAGES, KIND_UNUSED
 
 
@@ -72,7 +73,6 @@ def weigh(scores, peak, mass):
 
     A peak is the largest score in units of log 2, see `kernels.triton.attention`.
     """
-    LOG2E: gl.constexpr = 1.4426950408889634
     new_peak = gl.maximum(peak, gl.max(scores, 1) * LOG2E)
     shift = gl.where(new_peak == float("-inf"), 0.0, new_peak)  # a row may have seen nothing yet
     weights = gl.exp2(scores * LOG2E - shift[:, None])

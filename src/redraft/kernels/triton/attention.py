@@ -20,8 +20,18 @@ from redraft.kernels.gluon import attention as gluon_attention
 from redraft.kernels.gluon import wide_attention
 from redraft.kernels.packed import Rows, Rows8
 from redraft.kernels.triton.descriptors import bulk_copies, descriptor, load_tile
-from redraft.kernels.triton.language import await_inputs, cdiv, early, jit, next_power_of_2, roomy, tl, use_triton
-from redraft.kernels.triton.quantize import quantize_rows, quantize_rows_eager
+from redraft.kernels.triton.language import (
+    LOG2E,
+    await_inputs,
+    cdiv,
+    early,
+    jit,
+    next_power_of_2,
+    roomy,
+    tl,
+    use_triton,
+)
+from redraft.kernels.triton.quantize import e4m3_unit, quantize_rows, quantize_rows_eager
 from redraft.kernels.triton.segments import (
     DENOISE,
     ENCODE_IMAGES,
@@ -296,7 +306,6 @@ def _take(
     product and the difference would be fused into one instruction, and a row's mean would change slightly in turns
     without a key that it sees. The number of such turns depends on the tile.
     """
-    LOG2E: tl.constexpr = 1.4426950408889634
     DIM: tl.constexpr = queries.shape[1]
     COLUMNS: tl.constexpr = mean.shape[1]
     keys, values, pages, positions, key_column, value_column = pools
@@ -347,7 +356,7 @@ def _merge_kernel(
     mean = mean / mass[:, None]
     if FP8:  # all heads of the row are here
         mean = mean.to(tl.bfloat16).to(tl.float32)
-        unit = tl.maximum(tl.max(tl.max(tl.where(inside[:, None], tl.abs(mean), 0.0), 1), 0), 1e-12) / 448.0
+        unit = e4m3_unit(tl.max(tl.max(tl.where(inside[:, None], tl.abs(mean), 0.0), 1), 0))
         tl.store(scales + row, unit)
         mean *= 1.0 / unit
     tl.store(out + line.to(tl.int64)[:, None] * DIM + column, mean.to(out.dtype.element_ty), inside[:, None])

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from redraft.kernels.triton.language import cdiv, jit, next_power_of_2, tl, use_triton
+from redraft.kernels.triton.language import LOWEST, cdiv, jit, next_power_of_2, tl, use_triton
 from redraft.kernels.vocabulary import NEVER
 
 
@@ -236,7 +236,7 @@ def _trace(best: Tensor, most: Tensor, state: Tensor, edges: Edges) -> Tensor:
 @jit
 def join(peak, weight, x, inside):
     """Include more numbers x [R,N], where `inside`, in a maximum and a sum of exponentials relative to it, [R] each."""
-    top = tl.maximum(peak, tl.max(tl.where(inside, x, -1e30), 1))
+    top = tl.maximum(peak, tl.max(tl.where(inside, x, LOWEST), 1))
     weight = weight * tl.exp(peak - top) + tl.sum(tl.where(inside, tl.exp(x - top[:, None]), 0.0), 1)
     return top, weight
 
@@ -247,8 +247,8 @@ def log_of(peak, weight):
 
     A maximum ignores NaN, so only `weight` shows it.
     """
-    never = (peak <= -5e29) & (weight == weight)
-    return tl.where(never, -1e30, peak + tl.log(tl.where(weight < 1.0, 1.0, weight)))
+    never = (peak <= LOWEST / 2) & (weight == weight)
+    return tl.where(never, LOWEST, peak + tl.log(tl.where(weight < 1.0, 1.0, weight)))
 
 
 @jit(varying=("row_values", "row_others", "total", "rows", "groups"))
@@ -262,11 +262,11 @@ def _log_sums_kernel(
     low, high = tl.load(first + group), tl.load(first + group + 1)
     values += row.to(tl.int64)[:, None] * row_values
     others += row.to(tl.int64)[:, None] * row_others
-    peak, weight = tl.full([AT_ONCE], -1e30, tl.float32), tl.zeros([AT_ONCE], tl.float32)
+    peak, weight = tl.full([AT_ONCE], LOWEST, tl.float32), tl.zeros([AT_ONCE], tl.float32)
     for at in range(low, high, BLOCK):
         item = at + tl.arange(0, BLOCK)
         inside = (item < high)[None] & (row < rows)[:, None]
-        x = tl.load(values + tl.load(items + item, item < high, other=0)[None], inside, other=-1e30)
+        x = tl.load(values + tl.load(items + item, item < high, other=0)[None], inside, other=LOWEST)
         if pairs is not None:
             x += tl.load(others + tl.load(pairs + item, item < high, other=0)[None], inside, other=0.0)
         peak, weight = join(peak, weight, x, inside)
@@ -315,9 +315,9 @@ def _ways_kernel(
     start = tl.load(first + state)
     count = tl.where(place < states, tl.load(first + state + 1) - start, 0)
     longest = tl.max(count, 0)
-    level = -1e30
+    level = LOWEST
     for low in range(0, states, STATES):
-        value = tl.load(ends + way * states + low + place, low + place < states, other=-1e30)
+        value = tl.load(ends + way * states + low + place, low + place < states, other=LOWEST)
         tl.store(found + low + place, value, low + place < states)
         level = tl.maximum(level, tl.max(value, 0))
     tl.debug_barrier()
@@ -332,7 +332,7 @@ def _ways_kernel(
                 begin, kind = _columns(begins + low + row, rows, EDGES), _columns(label + low + row, rows, EDGES)
             values, peak = (), tl.full([ROWS], -3e30, tl.float32)
             for edge in tl.static_range(EDGES):
-                gain = tl.load(gains + kind[edge], kind[edge] >= 0, other=-1e30)
+                gain = tl.load(gains + kind[edge], kind[edge] >= 0, other=LOWEST)
                 values += (tl.load(before + begin[edge]) - level + gain,)
                 peak = tl.maximum(peak, values[edge])
             weight = tl.zeros([ROWS], tl.float32)
@@ -341,7 +341,7 @@ def _ways_kernel(
             tl.store(sums + low + row, peak)
             tl.store(sums + rows + low + row, weight)
         tl.debug_barrier()
-        most = -1e30
+        most = LOWEST
         for low in range(0, states, STATES):
             inside = low + place < states
             if not HELD:
@@ -349,23 +349,25 @@ def _ways_kernel(
                 start = tl.load(first + state)
                 count = tl.where(inside, tl.load(first + state + 1) - start, 0)
                 longest = tl.max(count, 0)
-            peak = tl.full([STATES], -1e30, tl.float32)
+            peak = tl.full([STATES], LOWEST, tl.float32)
             weight = tl.zeros([STATES], tl.float32)
             for ahead in range(0, longest, PIECES):
                 theirs, top = (), peak
                 for piece in tl.static_range(PIECES):
                     here = sums + start + ahead + piece
-                    theirs += (tl.load(here, ahead + piece < count, other=-1e30),)
+                    theirs += (tl.load(here, ahead + piece < count, other=LOWEST),)
                     top = tl.maximum(top, theirs[piece])
                 weight *= tl.exp(peak - top)
                 for piece in tl.static_range(PIECES):
                     here = sums + rows + start + ahead + piece
                     weight += tl.load(here, ahead + piece < count, other=0.0) * tl.exp(theirs[piece] - top)
                 peak = top
-            value = tl.where(peak > -5e29, peak + tl.where(number == 2, 0.0, tl.log(tl.maximum(weight, 1.0))), -1e30)
+            value = tl.where(
+                peak > LOWEST / 2, peak + tl.where(number == 2, 0.0, tl.log(tl.maximum(weight, 1.0))), LOWEST
+            )
             if position + 1 == shut:
                 value += tl.load(gate + state, inside, other=0.0)
-            value = tl.where(inside, tl.maximum(value, -1e30), -1e30)
+            value = tl.where(inside, tl.maximum(value, LOWEST), LOWEST)
             tl.store(before + states + state, value, inside)
             most = tl.maximum(most, tl.max(value, 0))
         level = most

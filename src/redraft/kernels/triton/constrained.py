@@ -20,7 +20,7 @@ from torch import Tensor
 
 from redraft.kernels.triton.chain import Edges, Lists, join, log_of, log_sums, trace, ways
 from redraft.kernels.triton.head import Tiles
-from redraft.kernels.triton.language import cdiv, jit, rounded, tl, use_triton
+from redraft.kernels.triton.language import LN2, LOG2E, LOWEST, cdiv, jit, rounded, tl, use_triton
 from redraft.kernels.triton.softcap import capped, tempered
 from redraft.kernels.vocabulary import NEVER
 
@@ -223,14 +223,14 @@ def _class_sums_kernel(
     row = tl.program_id(1) * AT_ONCE + tl.arange(0, AT_ONCE)
     temperature = tl.load(temperatures + row // span, row < rows, other=1.0)
     low, high = tl.load(first + group), tl.load(first + group + 1)
-    peak, weight = tl.full([AT_ONCE], -1e30, tl.float32), tl.zeros([AT_ONCE], tl.float32)
+    peak, weight = tl.full([AT_ONCE], LOWEST, tl.float32), tl.zeros([AT_ONCE], tl.float32)
     best = tl.zeros([AT_ONCE], tl.int32)
     for at in range(low, high, BLOCK):
         item = at + tl.arange(0, BLOCK)
         inside = (item < high)[None] & (row < rows)[:, None]
         token = tl.load(items + item, item < high, other=0)
         raw = tl.load(logits + row.to(tl.int64)[:, None] * width + token[None], inside, other=0.0).to(tl.float32)
-        x = tl.where(inside, capped(raw, cap, temperature[:, None]) * 0.6931471805599453, -1e30)
+        x = tl.where(inside, capped(raw, cap, temperature[:, None]) * LN2, LOWEST)
         before = peak
         peak, weight = join(peak, weight, x, inside)
         here = tl.min(tl.where(x == peak[:, None], token[None], 0x7FFFFFFF), 1)
@@ -250,19 +250,19 @@ def _join_kernel(
     group = tl.program_id(0)
     row = tl.program_id(1) * AT_ONCE + tl.arange(0, AT_ONCE)
     low, high = tl.load(first + group), tl.load(first + group + 1)
-    largest = tl.full([AT_ONCE], -1e30, tl.float32)
+    largest = tl.full([AT_ONCE], LOWEST, tl.float32)
     peak, weight = largest, tl.zeros([AT_ONCE], tl.float32)
     best = tl.zeros([AT_ONCE], tl.int32)
     for at in range(low, high, BLOCK):
         piece = at + tl.arange(0, BLOCK)
         inside = (piece < high)[None] & (row < rows)[:, None]
         here = row[:, None] * pieces + piece[None]
-        top = tl.load(piece_most + here, inside, other=-1e30)
+        top = tl.load(piece_most + here, inside, other=LOWEST)
         token = tl.load(piece_tokens + here, inside, other=0x7FFFFFFF)
         before, largest = largest, tl.maximum(largest, tl.max(top, 1))
         found = tl.min(tl.where(top == largest[:, None], token, 0x7FFFFFFF), 1)
         best = tl.where(largest > before, found, best)
-        peak, weight = join(peak, weight, tl.load(piece_total + here, inside, other=-1e30), inside)
+        peak, weight = join(peak, weight, tl.load(piece_total + here, inside, other=LOWEST), inside)
     out = row * groups + group
     tl.store(most + out, largest, row < rows)
     tl.store(tokens + out, best, row < rows)
@@ -300,7 +300,7 @@ def _add_kernel(
     gain = tl.load(added + row * kinds + kind, inside & (kind < kinds), other=0.0)
     here = logits + row * width + token
     raw = tl.load(here, inside, other=0.0).to(tl.float32)
-    x = capped(raw, cap, tl.load(temperatures + row // span)) * 0.6931471805599453 + gain
+    x = capped(raw, cap, tl.load(temperatures + row // span)) * LN2 + gain
     x = tl.where(kind < kinds, tl.where(x < never, never, x), never)  # NaN stays NaN
     if helds is not None:
         held = tl.load(helds + row)
@@ -309,7 +309,7 @@ def _add_kernel(
     tl.store(here, x.to(logits.dtype.element_ty), inside)
     x = tl.where(inside, x, never)
     peak = tl.max(x, 1)
-    gap = (x - peak[:, None]) * 1.4426950408889634
+    gap = (x - peak[:, None]) * LOG2E
     weight = tl.where(inside, tl.exp2(gap), 0.0)
     out = row * count + tile
     tl.store(peaks + out, peak, tile < count)

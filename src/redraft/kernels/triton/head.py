@@ -21,9 +21,11 @@ from redraft.kernels.packed import PackedFp8, Rows8, values_and_scale
 from redraft.kernels.triton import philox
 from redraft.kernels.triton.descriptors import bulk_copies, descriptor, load_tile, store_tile
 from redraft.kernels.triton.language import (
+    LN2,
+    LOG2E,
+    LOWEST,
     await_inputs,
     cdiv,
-    constexpr,
     early,
     jit,
     next_power_of_2,
@@ -41,7 +43,6 @@ from redraft.kernels.vocabulary import NEVER
 
 END_IDS = MAX_END_IDS
 """How many end-of-text ids of a request kernels take; unused ones are -1."""
-LOWEST = constexpr(NEVER)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -250,7 +251,7 @@ def _head_kernel(
             logit = tl.where(token < vocab, logit, float("-inf"))
         temperature = tl.load(temperatures + row // SEGMENT_ROWS, row < rows, other=1.0)
         peak = tl.max(logit, 1)
-        unit = cap * 1.4426950408889634 / temperature
+        unit = cap * LOG2E / temperature
         x = bounded(logit, cap, (unit - capped(peak, cap, temperature))[:, None], (-2.0 * unit)[:, None])
         weight = tl.exp2(x)
         if not EVEN:
@@ -322,13 +323,12 @@ def _finish_kernel(
     drawn = which * TOKENS + tl.sum(passed.to(tl.int32), 0)
     found = tl.sum(tl.where((token == drawn) & (weight > 0), 1, 0), 0) > 0  # rounding may hide it
 
-    ln2 = 0.6931471805599453
     tl.store(argmax + row, winner)
     tl.store(candidate + row, tl.where(found, drawn, winner))
-    nats = (tl.log2(total) - moment / total) * ln2
+    nats = (tl.log2(total) - moment / total) * LN2
     tl.store(entropy + row, tl.where(nats < 0, 0.0, nats))  # NaN is kept, so that it gets noticed
-    tl.store(largest + row, peak * ln2)
-    tl.store(certainty + row, -tl.log2(total) * ln2)
+    tl.store(largest + row, peak * LN2)
+    tl.store(certainty + row, -tl.log2(total) * LN2)
 
 
 @jit

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from redraft import kernels
 from redraft.kernels.triton.rehearsal import Rehearsed
+from redraft.kernels.vocabulary import NEVER
 
 if TYPE_CHECKING:  # kernels are another language: type checkers accept any name in `tl`, and any constant
     triton: Any = None
@@ -79,6 +80,12 @@ def jit(function: Callable[..., Any] | None = None, *, varying: Sequence[str] = 
 def constexpr(value: float) -> Any:
     """A number that kernels may read from a global; the plain number without Triton."""
     return value if triton is None else triton.language.constexpr(value)
+
+
+LOG2E, LN2 = constexpr(1.4426950408889634), constexpr(0.6931471805599453)
+"""What turns nats into units of ln 2, and back: exponentials in kernels are powers of 2."""
+LOWEST = constexpr(NEVER)
+"""`vocabulary.NEVER` for kernels."""
 
 
 @jit

@@ -18,7 +18,7 @@ from redraft.kernels.packed import Packed, PackedFp8, Rows, Rows8, dequantized
 from redraft.kernels.triton import tables
 from redraft.kernels.triton.expert_kernels import gelu_gate
 from redraft.kernels.triton.language import cdiv, jit, next_power_of_2, tl, use_triton
-from redraft.kernels.triton.quantize import quantize_rows_eager
+from redraft.kernels.triton.quantize import e4m3_unit, quantize_rows_eager
 
 
 def without_workspace() -> None:
@@ -123,7 +123,7 @@ def gate_rows_kernel(both, values, scale, INNER: tl.constexpr, PADDED: tl.conste
     up = tl.load(line + INNER, mask=column < INNER, other=0.0).to(tl.float32)
     hidden = gelu_gate(gate, up)
     if scale is not None:
-        size = tl.maximum(tl.max(tl.abs(hidden), 0), 1e-12) / 448.0
+        size = e4m3_unit(tl.max(tl.abs(hidden), 0))
         tl.store(scale + row, size)
         hidden /= size
     tl.store(values + row * INNER + column, hidden.to(values.dtype.element_ty), mask=column < INNER)

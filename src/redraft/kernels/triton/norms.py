@@ -17,7 +17,7 @@ from torch import Tensor
 from redraft.kernels import eager
 from redraft.kernels.packed import Matrix, Rows, Rows8, rows_of, values_and_scale
 from redraft.kernels.triton.language import await_inputs, early, jit, next_power_of_2, tl, use_triton
-from redraft.kernels.triton.quantize import quantize_rows_eager
+from redraft.kernels.triton.quantize import e4m3_unit, quantize_rows_eager
 from redraft.kernels.triton.segments import DENOISE, KIND_DENOISE, Segments
 
 REGISTERS = 80
@@ -128,7 +128,7 @@ def factor(x, width, eps):
 def write(y, scale, row, width, column, value, largest, FP8: tl.constexpr):
     """Store a norm's rounded row; if FP8 as e4m3 with a scale that maps its `largest` magnitude to 448."""
     if FP8:
-        unit = tl.maximum(largest, 1e-12) / 448.0
+        unit = e4m3_unit(largest)
         tl.store(scale + row, unit)
         value *= 1.0 / unit
     tl.store(y + row * width + column, value.to(y.dtype.element_ty), column < width)

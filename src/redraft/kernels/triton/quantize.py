@@ -6,8 +6,11 @@ import torch
 from torch import Tensor
 
 from redraft.kernels.packed import LARGEST_E4M3, Rows8
-from redraft.kernels.triton.language import await_inputs, cdiv, jit, next_power_of_2, tl, use_triton
+from redraft.kernels.triton.language import await_inputs, cdiv, constexpr, jit, next_power_of_2, tl, use_triton
 from redraft.kernels.triton.launch import chained
+
+E4M3_MAX = constexpr(LARGEST_E4M3)
+"""`LARGEST_E4M3` for kernels."""
 
 
 def quantize_rows(x: Tensor) -> Rows8:
@@ -27,6 +30,12 @@ def quantize_rows(x: Tensor) -> Rows8:
     return out
 
 
+@jit
+def e4m3_unit(largest):
+    """The scale of a row with this largest magnitude."""
+    return tl.maximum(largest, 1e-12) / E4M3_MAX
+
+
 @jit(varying=("rows",))
 def quantize_kernel(
     x, values, scale, rows, stride, WIDTH: tl.constexpr, PADDED: tl.constexpr, ROWS: tl.constexpr, PDL: tl.constexpr
@@ -38,7 +47,7 @@ def quantize_kernel(
     column = tl.arange(0, PADDED)[None, :]
     mask = (row < rows)[:, None] & (column < WIDTH)
     line = tl.load(x + row[:, None] * stride + column, mask=mask, other=0.0).to(tl.float32)
-    size = tl.maximum(tl.max(tl.abs(line), 1), 1e-12) / 448.0
+    size = e4m3_unit(tl.max(tl.abs(line), 1))
     tl.store(scale + row, size, mask=row < rows)
     tl.store(values + row[:, None] * WIDTH + column, (line / size[:, None]).to(tl.float8e4nv), mask=mask)
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from redraft.kernels.triton import tables
-from redraft.kernels.triton.language import await_inputs, cdiv, jit, next_power_of_2, tl, use_triton
+from redraft.kernels.triton.language import LOWEST, await_inputs, cdiv, jit, next_power_of_2, tl, use_triton
 from redraft.kernels.triton.launch import chained
 
 TILES_AT_ONCE = 32
@@ -212,7 +212,7 @@ def choose_kernel(
         logit = logit.to(tl.bfloat16).to(tl.float32)
     if ROUNDED == "fp16":
         logit = logit.to(tl.float16).to(tl.float32)
-    logit = tl.where(logit == logit, logit, -1e30)  # NaN still leaves K experts to choose
+    logit = tl.where(logit == logit, logit, LOWEST)  # NaN still leaves K experts to choose
     logit = tl.where(real, logit, float("-inf"))
     mass = tl.exp(logit - tl.max(logit, 1)[:, None])
     probability = mass / exact_sum(mass)[:, None]  # [R,E]

@@ -27,6 +27,8 @@ from redraft.kernels.packed import LARGEST_E4M3, Matrix, PackedFp8, dequantized,
 from redraft.kernels.triton.descriptors import bulk_copies, descriptor, load_tile
 from redraft.kernels.triton.head import HeadResult, Tiles
 from redraft.kernels.triton.language import (
+    LN2,
+    LOG2E,
     await_inputs,
     cdiv,
     constexpr,
@@ -38,6 +40,7 @@ from redraft.kernels.triton.language import (
     tl,
     use_triton,
 )
+from redraft.kernels.triton.quantize import E4M3_MAX
 from redraft.kernels.triton.segments import DENOISE, KIND_DENOISE, Segments
 from redraft.kernels.triton.softcap import capped, tempered
 
@@ -232,8 +235,8 @@ def _tuned_for_weights(rows: int, table: Tensor) -> SoftTile:
 def _rounded_weight(x, peak, logits):
     """e^(x - peak) of tempered logits in units of ln 2, both rounded to the logits' dtype in nats first."""
     dtype = logits.dtype.element_ty
-    gap = rounded(x * 0.6931471805599453, dtype) - (peak * 0.6931471805599453).to(dtype).to(tl.float32)
-    return tl.exp2(gap * 1.4426950408889634)
+    gap = rounded(x * LN2, dtype) - (peak * LN2).to(dtype).to(tl.float32)
+    return tl.exp2(gap * LOG2E)
 
 
 @jit(varying=("want",))
@@ -323,9 +326,9 @@ def _weigh_kernel(
     token = tl.program_id(1) * CHUNK + tl.arange(0, CHUNK)
     here = logits + row.to(tl.int64) * vocab + token
     x = capped(tl.load(here, token < vocab, other=0.0).to(tl.float32), cap, tl.load(temperatures + row // SEGMENT_ROWS))
-    weight = tl.where(token < vocab, _rounded_weight(x, tl.load(peaks + row) * 1.4426950408889634, logits), 0.0)
+    weight = tl.where(token < vocab, _rounded_weight(x, tl.load(peaks + row) * LOG2E, logits), 0.0)
     if FP8:
-        rounded = (weight * 448.0).to(tl.float8e4nv)
+        rounded = (weight * E4M3_MAX).to(tl.float8e4nv)
         tl.store(weights + tl.load(place + row).to(tl.int64) * vocab + token, rounded, token < vocab)
         weight = rounded.to(tl.float32)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from redraft.kernels.triton.language import jit, reciprocal, tl
+from redraft.kernels.triton.language import LOG2E, jit, reciprocal, tl
 
 
 def tempered(logits: Tensor, cap: float | None, temperatures: Tensor) -> Tensor:
@@ -20,13 +20,13 @@ def capped(logit, cap, temperature):
     tanh(z) = 1 - 2 / (e^2z + 1).
     """
     if cap is None:
-        x = logit * (1.4426950408889634 / temperature)
+        x = logit * (LOG2E / temperature)
     else:
-        x = bounded(logit, cap, cap * 1.4426950408889634 / temperature, cap * -2.8853900817779268 / temperature)
+        x = bounded(logit, cap, cap * LOG2E / temperature, cap * (-2.0 * LOG2E) / temperature)
     return x
 
 
 @jit
 def bounded(logit, cap, one, two):
     """one + two / (e^(2 logit / cap) + 1): what `capped` computes, with its factors given."""
-    return one + two * reciprocal(tl.exp2(logit * (2.885390081777927 / cap)) + 1.0)
+    return one + two * reciprocal(tl.exp2(logit * (2.0 * LOG2E / cap)) + 1.0)
