@@ -123,9 +123,12 @@ def pair(x, live, weight, expert, first, D: tl.constexpr, INNER: tl.constexpr, B
 
 @jit
 def load_tokens(x, live, k, BK: tl.constexpr, WIDTH: tl.constexpr):
-    """BK columns from k of the rows that start at x [BM,1], transposed: [BK,BM]; zeros where not live [BM]."""
+    """BK columns from k of the rows that start at x [BM,1], transposed: [BK,BM]; zeros where not live [BM].
+
+    Rows have WIDTH columns and read as zeros beyond them; with None the caller sees to it that there are BK columns.
+    """
     inner = k + tl.arange(0, BK)[None, :]
-    mask = live[:, None] if WIDTH % BK == 0 else live[:, None] & (inner < WIDTH)
+    mask = live[:, None] if WIDTH is None or WIDTH % BK == 0 else live[:, None] & (inner < WIDTH)
     return tl.trans(tl.load(x + inner, mask=mask, other=0.0))
 
 
@@ -149,8 +152,8 @@ def int4_pair(x, live, codes, scale, expert, columns, D: tl.constexpr, INNER: tl
     for step in tl.range(0, (D + 127) // 128, num_stages=STAGES):
         for half in tl.static_range(2):
             block = 2 * step + half
-            low_tokens = load_tokens(x, live & (block < D // 64), block * 64, 32, 32)
-            high_tokens = load_tokens(x, live & (block < D // 64), block * 64 + 32, 32, 32)
+            low_tokens = load_tokens(x, live & (block < D // 64), block * 64, 32, None)
+            high_tokens = load_tokens(x, live & (block < D // 64), block * 64 + 32, 32, None)
             gate += int4_block(codes, scale, low_tokens, high_tokens, step, half, D, count, GROUP, ASM)
             more, rest = codes + INNER * 32, scale + INNER
             up += int4_block(more, rest, low_tokens, high_tokens, step, half, D, count, GROUP, ASM)
@@ -323,8 +326,8 @@ def int4_single(x, live, codes, scale, expert, columns, width, D: tl.constexpr, 
     for step in tl.range(0, (width + 127) // 128, num_stages=STAGES):
         for half in tl.static_range(2):
             block = 2 * step + half
-            low_tokens = load_tokens(x, live & (block < INNER // 64), block * 64, 32, 32)
-            high_tokens = load_tokens(x, live & (block < INNER // 64), block * 64 + 32, 32, 32)
+            low_tokens = load_tokens(x, live & (block < INNER // 64), block * 64, 32, None)
+            high_tokens = load_tokens(x, live & (block < INNER // 64), block * 64 + 32, 32, None)
             acc += int4_block(codes, scale, low_tokens, high_tokens, step, half, INNER, D, GROUP, ASM)
     return acc
 

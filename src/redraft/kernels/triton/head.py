@@ -287,9 +287,9 @@ def _finish_kernel(
     moment = tl.load(moments + here, inside, other=0.0)
     never = None
     if not_first is not None:
-        end = tl.arange(0, END_IDS)
-        never = tl.load(not_first + segment * END_IDS + end, (end >= 0) & (row % SEGMENT_ROWS == 0), other=-1)
-        for number in tl.range(END_IDS * (row % SEGMENT_ROWS == 0).to(tl.int32)):
+        end, is_first = tl.arange(0, END_IDS), row % SEGMENT_ROWS == 0
+        never = tl.load(not_first + segment * END_IDS + end, is_first, other=-1)
+        for number in tl.range(END_IDS * is_first.to(tl.int32)):
             one = tl.sum(tl.where(end == number, never, 0), 0)
             if one >= 0:
                 its = one // TOKENS
