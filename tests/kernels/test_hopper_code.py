@@ -93,7 +93,7 @@ def soft_embeddings(fp8: bool, capability: int) -> list[Compiled]:
     """What soft embeddings launch, with a table in FP8 or bf16, compiled for a compute capability."""
     transposed = PackedFp8(meta(WIDTH, VOCAB, dtype=torch.float8_e4m3fn), fp32(WIDTH)) if fp8 else None
     tiles = head.Tiles(peaks=fp32(ROWS, 1024), masses=fp32(ROWS, 1024), moments=fp32(ROWS, 1024), size=256)
-    rows: dict[str, Any] = {name: fp32(ROWS) for name in ("argmax", "candidate", "entropy", "peak", "certainty")}
+    rows: dict[str, Any] = {name: fp32(ROWS) for name in ("argmax", "candidate", "entropy", "peak")}
     prediction = head.HeadResult(**rows, tiles=tiles)
     return compiled(
         self_conditioning.soft_embeddings, bf16(ROWS, VOCAB), prediction, TABLE if fp8 else bf16(VOCAB, WIDTH), bf16(1),
@@ -185,9 +185,7 @@ def test_step() -> None:
         entropy_bound=fp32(SEGMENTS), confidence_threshold=fp32(SEGMENTS), stability_threshold=int32(SEGMENTS),
         stop_at_eos=int32(SEGMENTS), eos_ids=int32(SEGMENTS, 8),
     )  # fmt: skip
-    prediction = head.HeadResult(
-        argmax=int32(ROWS), candidate=int32(ROWS), entropy=fp32(ROWS), peak=fp32(ROWS), certainty=fp32(ROWS)
-    )
+    prediction = head.HeadResult(argmax=int32(ROWS), candidate=int32(ROWS), entropy=fp32(ROWS), peak=fp32(ROWS))
     slot = int32(SEGMENTS)
     found = compiled(step.enter_tokens, int32(ROWS), state, slot, COUNTERS, SEGMENT, VOCAB)
     found += compiled(philox.draw, COUNTERS.seed, 0, 7, LENGTH, VOCAB, philox.STEP)

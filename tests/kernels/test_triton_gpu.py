@@ -300,7 +300,7 @@ def test_a_first_row_without_its_likeliest_tokens() -> None:
     rows[first * ROWS] = False
     assert free.argmax[first * ROWS] in never
     assert ours.argmax[first * ROWS] not in never
-    for name in ("argmax", "candidate", "entropy", "peak", "certainty"):
+    for name in ("argmax", "candidate", "entropy", "peak"):
         seen, expected = getattr(ours, name), getattr(theirs, name)
         torch.testing.assert_close(seen[first * ROWS], expected[first * ROWS], rtol=1e-3, atol=1e-3)
         assert torch.equal(seen[rows], getattr(free, name)[rows])
@@ -339,7 +339,7 @@ def test_head_in_gluon_has_the_same_logits(fp8: bool) -> None:
     assert (gluon[256:768] == 0).all()  # a tile without a canvas is left alone
     assert torch.equal(seen.argmax, expected.argmax)
     assert (seen.candidate == expected.candidate).float().mean() > 0.999
-    for name in ("entropy", "peak", "certainty"):
+    for name in ("entropy", "peak"):
         torch.testing.assert_close(getattr(seen, name), getattr(expected, name), rtol=1e-5, atol=1e-5)
 
 
@@ -410,7 +410,7 @@ def test_a_step_in_a_graph_equals_the_twin() -> None:
     )  # fmt: skip
     argmax, candidate = (torch.randint(VOCAB, (4 * ROWS,), dtype=torch.int32) for _ in range(2))
     entropy = torch.rand(4 * ROWS).pow(6)
-    seen = head.HeadResult(argmax=argmax, candidate=candidate, entropy=entropy, peak=entropy, certainty=entropy)
+    seen = head.HeadResult(argmax=argmax, candidate=candidate, entropy=entropy, peak=entropy)
     states = [
         step.SlotCanvases(tokens=zeros.clone(), argmax=zeros.clone(), stable=zeros[:, 0].clone())
         for zeros in [torch.zeros(6, ROWS, dtype=torch.int32)] * 2

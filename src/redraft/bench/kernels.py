@@ -163,7 +163,7 @@ def _floats(result: Any) -> list[Tensor]:
     if isinstance(result, tuple):
         return [tensor for part in result for tensor in _floats(part)]
     if isinstance(result, HeadResult):
-        return [result.entropy, result.peak, result.certainty]
+        return [result.entropy, result.peak]
     return []
 
 

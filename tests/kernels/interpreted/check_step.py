@@ -47,7 +47,7 @@ def new_prediction(state: SlotCanvases, seed: int) -> HeadResult:
     argmax[5, 10], state.argmax[5, 10], argmax[5, 15] = 106, 106, 3
     entropy = torch.rand(6, ROWS, generator=generator).pow(4).mul(16).round() / 16
     flat = {"argmax": argmax.flatten(), "candidate": candidate.flatten(), "entropy": entropy.flatten()}
-    return HeadResult(**flat, peak=entropy, certainty=entropy)
+    return HeadResult(**flat, peak=entropy)
 
 
 def both(function: Any) -> tuple[Any, Any]:

@@ -13,7 +13,16 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from redraft.kernels.gluon.language import bulk_load, constant, descriptor, gl, gluon, hopper, load_lines, use_gluon
+from redraft.kernels.gluon.language import (
+    bulk_load,
+    descriptor,
+    gl,
+    gluon,
+    hopper,
+    load_lines,
+    product_layout,
+    use_gluon,
+)
 from redraft.kernels.gluon.ring import new_barriers, pass_over
 from redraft.kernels.gluon.walk import down_place, down_tiles, down_walk, gate_place, gate_tiles, gate_walk
 from redraft.kernels.triton.expert_kernels import gelu_gate
@@ -56,12 +65,6 @@ def down(
     )  # fmt: skip
 
 
-@constant
-def _sums(dtype, columns):
-    """The layout of a warp group's sums over inputs of a dtype."""
-    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 256 // dtype.primitive_bitwidth])
-
-
 @gluon
 def _new_ring(weight, DEPTH: gl.constexpr, STAGES: gl.constexpr, ARRIVALS: gl.constexpr):
     """Places for rows and weights, and barriers: full after ARRIVALS, free after both warp groups."""
@@ -81,7 +84,7 @@ def _multiply(
     The first place is number `at`. Data from ORDINARY copies must be made visible to matrix instructions first.
     """
     rows, weights, ready, free = ring
-    sums = gl.zeros([ROWS, COLUMNS], gl.float32, _sums(rows.dtype, COLUMNS))
+    sums = gl.zeros([ROWS, COLUMNS], gl.float32, product_layout(rows.dtype, COLUMNS))
     for number in range(at, at + steps):
         stage = number % STAGES
         hopper.mbarrier.wait(ready.index(stage), number // STAGES & 1)
@@ -175,7 +178,7 @@ def _gate_tile(
     order, x_scale, weight_scale, out = given
     expert, start, end, first = where
     first += WARP_GROUP * 64
-    SUMS: gl.constexpr = _sums(ring[0].dtype, 128)
+    SUMS: gl.constexpr = product_layout(ring[0].dtype, 128)
     if weight_scale is not None:
         line = start + gl.arange(0, ROWS, gl.SliceLayout(1, SUMS))
         token = gl.load(order + line, mask=line < end, other=0) // TOP_K
@@ -261,7 +264,7 @@ def _down_tile(
     expert, start, end, first, steps = where
     start += ROW
     first += FIRST
-    SUMS: gl.constexpr = _sums(ring[0].dtype, COLUMNS)
+    SUMS: gl.constexpr = product_layout(ring[0].dtype, COLUMNS)
     line = start + gl.arange(0, 64, gl.SliceLayout(1, SUMS))
     place = gl.load(order + line, mask=line < end, other=0)
     factor = gl.load(worth + place, mask=line < end, other=0.0)[:, None]

@@ -15,7 +15,16 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from redraft.kernels.gluon.language import bulk_load, bulk_store, constant, descriptor, gl, gluon, hopper, use_gluon
+from redraft.kernels.gluon.language import (
+    bulk_load,
+    bulk_store,
+    descriptor,
+    gl,
+    gluon,
+    hopper,
+    product_layout,
+    use_gluon,
+)
 from redraft.kernels.gluon.ring import new_barriers
 from redraft.kernels.triton.language import LOG2E, await_inputs, cdiv, early, processors
 from redraft.kernels.triton.segments import KIND_DENOISE, KIND_UNUSED, Segments
@@ -77,12 +86,6 @@ def multiply(
         DEPTH=depth, STEPS=cdiv(width, depth), STAGES=STAGES, MOST_TILES=MOST_TILES, WARPS=tile.warps,
         REGISTERS=tile.registers, num_warps=4, maxnreg=tile.launched, **early(x),
     )  # fmt: skip
-
-
-@constant
-def _sums(dtype, columns):
-    """The layout of a warp group's sums over inputs of a dtype."""
-    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 256 // dtype.primitive_bitwidth])
 
 
 @gluon
@@ -171,7 +174,7 @@ def _multiply(
     hidden, tokens, ready, free = ring
     shown, made, taken = show
     row_scale, token_scale = scales
-    SUMS: gl.constexpr = _sums(hidden.dtype, TOKENS)
+    SUMS: gl.constexpr = product_layout(hidden.dtype, TOKENS)
     number = 0
     for index in range(gl.program_id(0), tiles[0] * (vocab // TOKENS), gl.num_programs(0)):
         row, token = _place(tiles, index, HALF_ROWS, TOKENS)
@@ -215,7 +218,7 @@ def _summarize(
             for first in gl.static_range(0, HALF_ROWS, COUNT):
                 _summarize_rows(
                     there.slice(first, COUNT, dim=0), row + half * HALF_ROWS + first, token // TOKENS, parts,
-                    temperatures, rows, vocab // TOKENS, cap, SEGMENT_ROWS, COUNT, TOKENS, WARPS,
+                    temperatures, rows, vocab // TOKENS, cap, SEGMENT_ROWS, COUNT, WARPS,
                 )  # fmt: skip
             hopper.tma.store_wait(0)
             hopper.mbarrier.arrive(taken.index(half), count=1)
@@ -224,7 +227,7 @@ def _summarize(
 @gluon
 def _summarize_rows(
     shown, first, token_tile, parts, temperatures, rows, token_tiles, cap, SEGMENT_ROWS: gl.constexpr,
-    COUNT: gl.constexpr, TOKENS: gl.constexpr, WARPS: gl.constexpr,
+    COUNT: gl.constexpr, WARPS: gl.constexpr,
 ):  # fmt: skip
     """The largest logit, mass and moment of COUNT rows of a tile."""
     peaks, masses, moments = parts

@@ -89,6 +89,12 @@ def _wanted() -> bool:
     return tested
 
 
+@constant
+def product_layout(dtype, columns):
+    """The layout of a warp group's sums [64,columns] over inputs of a dtype."""
+    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 256 // dtype.primitive_bitwidth])
+
+
 def descriptor(tensor: Tensor, block: list[int]) -> Any:
     """A descriptor for bulk copies of a tensor's blocks to where matrix instructions read them."""
     from triton.experimental.gluon.nvidia.hopper import TensorDescriptor

@@ -78,8 +78,8 @@ def _wide_attend_kernel(
     pages = page_table + segment * page_stride
     gl.warp_specialize([
         (_weigh_keys, (rows, key_copies, passed, walk, seen, SHARE, DIM, WINDOW, KEYS, KEY_PLACES)),
-        (_add_values, (rows, value_copies, passed, out, line, walk, seen, 0, SHARE, KEYS, VALUE_PLACES)),
-        (_add_values, (rows, value_copies, passed, out, line, walk, seen, 1, SHARE, KEYS, VALUE_PLACES)),
+        (_add_values, (rows, value_copies, passed, out, line, walk, seen, 0, SHARE, VALUE_PLACES)),
+        (_add_values, (rows, value_copies, passed, out, line, walk, seen, 1, SHARE, VALUE_PLACES)),
         (_copy_keys, (q, keys, pages, rows, key_copies, line, walk, group * DIM, DIM, PAGE, KEYS, KEY_PLACES)),
         (_copy_values, (values, pages, value_copies, walk, group * DIM, DIM, PAGE, KEYS, VALUE_PLACES)),
     ], [4, 4, 1, 1], [160, 160, 24, 24])  # fmt: skip
@@ -184,9 +184,8 @@ def _score(held, queries, key_copies, pair, DIM: gl.constexpr, KEYS: gl.constexp
 
 @gluon
 def _add_values(
-    rows, value_copies, passed, out, line, walk, seen, HALF: gl.constexpr, SHARE: gl.constexpr, KEYS: gl.constexpr,
-    PLACES: gl.constexpr,
-):  # fmt: skip
+    rows, value_copies, passed, out, line, walk, seen, HALF: gl.constexpr, SHARE: gl.constexpr, PLACES: gl.constexpr
+):
     """One half of the means' columns: every turn's values times its weights, which are read from shared memory.
 
     As matrix instructions of 256 columns need more registers than the kernel's threads begin with, they have 128.

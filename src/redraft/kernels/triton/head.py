@@ -59,12 +59,10 @@ class HeadResult(Choice):
     """The prediction for every row, [R] each. Rows outside DENOISE segments are meaningless (padding: finite numbers).
 
     peak                the largest tempered logit
-    certainty           log-probability of the argmax token, nats, of the tempered distribution
     tiles               statistics of the vocabulary's tiles, for `self_conditioning`; None from the twin
     """
 
     peak: Tensor
-    certainty: Tensor
     tiles: Tiles | None = None
 
 
@@ -143,9 +141,7 @@ def sample(
     total = weights.sum(-1)
     entropy = (total.log() - torch.linalg.vecdot(weights, x - peak[:, None]) / total).clamp(min=0)
     candidate = _invert(weights, philox.uniform(counters, segments.rows).flatten(), argmax)
-    return HeadResult(
-        argmax=argmax.int(), candidate=candidate.int(), entropy=entropy, peak=peak, certainty=-total.log()
-    )
+    return HeadResult(argmax=argmax.int(), candidate=candidate.int(), entropy=entropy, peak=peak)
 
 
 def _invert(weights: Tensor, uniform: Tensor, fallback: Tensor) -> Tensor:
@@ -198,15 +194,15 @@ def _finish(
 ) -> HeadResult:  # fmt: skip
     rows, vocab = logits.shape
     argmax, candidate = (torch.empty(rows, dtype=torch.int32, device=logits.device) for _ in range(2))
-    entropy, peak, certainty = (torch.empty(rows, dtype=torch.float32, device=logits.device) for _ in range(3))
+    entropy, peak = (torch.empty(rows, dtype=torch.float32, device=logits.device) for _ in range(2))
     count = tiles.peaks.shape[1]
     _finish_kernel[(rows,)](
         logits, tiles.peaks, tiles.masses, tiles.moments, temperatures, segments.kind, segments.length, counters.seed,
-        counters.canvas, counters.step, not_first, argmax, candidate, entropy, peak, certainty, vocab, cap,
+        counters.canvas, counters.step, not_first, argmax, candidate, entropy, peak, vocab, cap,
         SEGMENT_ROWS=segments.rows, TOKENS=tiles.size, COUNT=count, BLOCK=next_power_of_2(count), END_IDS=END_IDS,
         num_warps=4, **early(logits),
     )  # fmt: skip
-    return HeadResult(argmax=argmax, candidate=candidate, entropy=entropy, peak=peak, certainty=certainty, tiles=tiles)
+    return HeadResult(argmax=argmax, candidate=candidate, entropy=entropy, peak=peak, tiles=tiles)
 
 
 @jit(varying=("rows",))
@@ -265,7 +261,7 @@ def _head_kernel(
 @jit(varying=("seed", "canvas", "step", "not_first"))
 def _finish_kernel(
     logits, peaks, masses, moments, temperatures, kind, length, seed, canvas, step, not_first, argmax, candidate,
-    entropy, largest, certainty, vocab, cap, SEGMENT_ROWS: tl.constexpr, TOKENS: tl.constexpr, COUNT: tl.constexpr,
+    entropy, largest, vocab, cap, SEGMENT_ROWS: tl.constexpr, TOKENS: tl.constexpr, COUNT: tl.constexpr,
     BLOCK: tl.constexpr, END_IDS: tl.constexpr,
 ):  # fmt: skip
     """Merge the tiles of one row, then read two of them: the argmax's and the sample's."""
@@ -277,7 +273,6 @@ def _finish_kernel(
         tl.store(candidate + row, 0)
         tl.store(entropy + row, 0.0)
         tl.store(largest + row, 0.0)
-        tl.store(certainty + row, 0.0)
         return
     temperature = tl.load(temperatures + segment)
     tile = tl.arange(0, BLOCK)
@@ -328,7 +323,6 @@ def _finish_kernel(
     nats = (tl.log2(total) - moment / total) * LN2
     tl.store(entropy + row, tl.where(nats < 0, 0.0, nats))  # NaN is kept, so that it gets noticed
     tl.store(largest + row, peak * LN2)
-    tl.store(certainty + row, -tl.log2(total) * LN2)
 
 
 @jit

@@ -51,7 +51,8 @@ def norm_rope_write(
     """
     if use_triton(qkv):
         return _norm_rope_write(qkv, q_norm, k_norm, rope, keys, values, table, segments, eps, own_values)
-    q, k, v = _heads(qkv, keys, own_values)
+    groups, dim = keys.shape[2:]
+    q, k, v = heads_of(qkv, groups, dim, own_values=own_values)
     rows = segments.live().nonzero()[:, 0]
     position = segments.positions()[rows].long()
     page, at = table[rows // segments.rows, position // keys.shape[1]].long(), position % keys.shape[1]
@@ -60,12 +61,11 @@ def norm_rope_write(
     return _rotate(eager.rms_norm(q, q_norm, eps), rope)
 
 
-def _heads(qkv: Tensor, keys: Tensor, own_values: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """q [R,N,H], k and v [R,G,H]."""
-    groups, dim = keys.shape[2:]
+def heads_of(qkv: Tensor, groups: int, dim: int, *, own_values: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """q [R,N,H], k and v [R,G,H] of a QKV product's rows, see `norm_rope_write`; if not `own_values`, v is k."""
     heads = qkv.view(qkv.shape[0], -1, dim)
-    q, k = heads[:, : -groups * (1 + own_values)], heads[:, -groups * (1 + own_values) :][:, :groups]
-    return q, k, heads[:, -groups:]
+    queries = heads.shape[1] - groups * (1 + own_values)
+    return heads[:, :queries], heads[:, queries : queries + groups], heads[:, -groups:]
 
 
 def _rotate(x: Tensor, rope: RopeTable) -> Tensor:

@@ -11,7 +11,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from redraft.config import FULL
 from redraft.kernels.packed import Matrix, PackedFp8, Rows
 from redraft.kernels.streams import in_parallel
 from redraft.kernels.switches import call
@@ -144,10 +143,3 @@ def as_rows(x: Tensor, weight: Matrix) -> Rows:
 def product(name: str, x: Rows, weight: Matrix, dtype: torch.dtype) -> Tensor:
     """x [R,K] times weight [N,K] transposed, as the operation `name`."""
     return call(name, linear, x, weight, dtype=dtype)
-
-
-def layer_heads(qkv: Tensor, layer: PackedLayer, dim: int, groups: int) -> tuple[Tensor, Tensor, Tensor]:
-    """q [R,N,H], raw k and raw v [R,G,H] of a QKV product's rows; in full layers k and v are the same."""
-    heads = qkv.view(qkv.shape[0], -1, dim)
-    queries = heads.shape[1] - (groups if layer.kind == FULL else 2 * groups)
-    return heads[:, :queries], heads[:, queries : queries + groups], heads[:, -groups:]

@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from redraft.cache import KVCache
+from redraft.config import SLIDING
 from redraft.errors import SettingError
 from redraft.kernels import eager
 from redraft.kernels.triton.language import use_triton
 from redraft.kernels.triton.linear import without_workspace
+from redraft.kernels.triton.qkv import heads_of
 from redraft.kernels.triton.segments import DENOISE, ENCODE, Segments
 from redraft.model.adapters import Adapter
 from redraft.model.attention import Attend
@@ -28,7 +30,6 @@ from redraft.model.packed.layers import (
     end_layer,
     enter_layer,
     feed_forward,
-    layer_heads,
     product,
 )
 from redraft.model.packed.paged_cache import PagedCache, request_bytes
@@ -133,8 +134,9 @@ class PackedTransformer(Model):
         h = enter_layer(shard, rows)
         for number, layer in enumerate(shard.layers):
             dim, groups = self.config.layer_head_dim(number), self.config.layer_kv_heads(number)
-            raw = layer_heads(product("qkv_linear", h, layer.qkv, x.dtype), layer, dim, groups)
-            q, k, v = (part.unflatten(0, x.shape[:2]) for part in raw)  # [B,T,heads,H]
+            qkv = product("qkv_linear", h, layer.qkv, x.dtype)
+            heads = heads_of(qkv, groups, dim, own_values=layer.kind == SLIDING)
+            q, k, v = (part.unflatten(0, x.shape[:2]) for part in heads)  # [B,T,heads,H]
             q = rotate(eager.rms_norm(q, layer.q_norm, eps), rope[layer.kind]).transpose(1, 2)
             k = rotate(eager.rms_norm(k, layer.k_norm, eps), rope[layer.kind]).transpose(1, 2)
             attended = attend(number, q, k, eager.rms_norm(v, None, eps).transpose(1, 2))  # [B,T,N*H]
