@@ -5,9 +5,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from redraft.bench import step
+from redraft.bench import board as boards
+from redraft.bench.board import Board, StepCase
+from redraft.bench.operation_times import distinct_experts, part_times
 from redraft.bench.roofline import H200, step_components
-from redraft.bench.step import StepCase, StepResult
+from redraft.bench.step import StepResult
 from redraft.config import ModelConfig
 from redraft.kernels.triton.routing import Routing
 from redraft.model import Transformer
@@ -87,13 +89,13 @@ def routing(index: list[list[int]]) -> Routing:
 
 def test_experts_are_counted_once_per_layer_and_not_where_rows_take_none() -> None:
     layers = [routing([[0, 1], [1, 2], [-1, -1]]), routing([[5, 6], [5, 6], [-1, 5]])]
-    assert step._distinct_experts(layers) == 2.5
+    assert distinct_experts(layers) == 2.5
 
 
 def test_a_component_takes_as_long_as_its_operations() -> None:
     components = step_components(CONFIG, quantization=None, batch=1, context=0)
     times = {"sum_of_experts": 0.5, "experts": 2.0, "enter": 0.25}
-    experts, norms = step._parts(times, components, H200)
+    experts, norms = part_times(times, components, H200)
     assert (experts.ms, experts.floor_ms) == (2.5, components[0].floor_ms(H200))
     assert experts.operations == {"experts": 2.0, "sum_of_experts": 0.5}
     assert (norms.ms, norms.floor_ms) == (0.25, None)
@@ -102,9 +104,9 @@ def test_a_component_takes_as_long_as_its_operations() -> None:
 def test_a_board_tells_the_time_of_one_step_and_fuses_commits_where_a_graph_holds_them(
     packed: PackedTransformer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    board = step.Board(packed, StepCase(batch=16, context=32, steps=4))
+    board = Board(packed, StepCase(batch=16, context=32, steps=4))
     clock, ticks = iter((10.0, 10.2)), list[object]()
-    monkeypatch.setattr(step, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(boards, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     jobs = {slot: SimpleNamespace(step=1) for slot in range(16)}
     engine = SimpleNamespace(
         scheduler=SimpleNamespace(waiting=(), running=jobs),

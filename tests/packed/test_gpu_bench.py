@@ -18,12 +18,14 @@ from running import constraint
 from typer.testing import CliRunner
 
 from redraft.bench import kernels, step
+from redraft.bench.board import Board, StepCase
 from redraft.bench.clock import ClockWatch
 from redraft.bench.gpu import require_gpu
-from redraft.bench.random_weights import STD, random_source
+from redraft.bench.operation_times import PARTS, PartTime
+from redraft.bench.random_weights import LIKELY_TOKENS, STD, random_source, sharpened
 from redraft.bench.results import write_results
 from redraft.bench.roofline import Ceilings, floor_ms, step_components
-from redraft.bench.step import LIKELY_TOKENS, PARTS, Board, PartTime, StepCase, StepResult, cases, sharpened
+from redraft.bench.step import StepResult, cases
 from redraft.cli import bench_gpu
 from redraft.cli.main import app, main
 from redraft.config import LayerType

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from redraft import kernels
+from redraft.bench.board import Board, StepCase
 from redraft.bench.random_weights import random_source
-from redraft.bench.step import Board, StepCase
 from redraft.config import ModelConfig
 from redraft.kernels.packed import PackedFp8, PackedInt4, Rows8
 from redraft.kernels.switches import Operation, known, watching

@@ -7,6 +7,8 @@ Matrices are drawn from N(0, 0.02), norms and scales are 1: with router weights 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from torch import Tensor
 
 from redraft.config import ModelConfig
 from redraft.errors import SettingError
+from redraft.kernels.packed import PackedFp8, values_and_scale
 from redraft.llm import LLM
 from redraft.model.accounting import bytes_in, text_parts
 from redraft.model.folders import resolve_folder, shape_of
@@ -22,6 +25,8 @@ from redraft.model.layouts import Source
 from redraft.model.packed.build import pack
 from redraft.model.packed.requirements import check_fit
 from redraft.model.packed.transformer import PackedTransformer
+from redraft.model.packed.vocabulary import Vocabulary, fill_transposed
+from redraft.model.packed.weights import tensors
 from redraft.model.placement import machine_memory
 from redraft.model.transformer import Transformer
 from redraft.model.weight_settings import WeightSettings
@@ -29,6 +34,8 @@ from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
 
 STD = 0.02
+LIKELY_TOKENS, LIKELIER = 32, 20.0
+"""For sharp distributions: how many tokens get longer embeddings, and by what factor; these share all the mass."""
 
 
 def random_source(config: ModelConfig, device: torch.device, dtype: torch.dtype, *, seed: int = 0) -> Source:
@@ -85,3 +92,28 @@ def tokenizer_for(file: Path, model: str) -> Tokenizer:
     if words.vocab_size > size:
         raise SettingError(f"{file} has {words.vocab_size} tokens; the model knows only {size}.")
     return words
+
+
+@contextmanager
+def sharpened(model: PackedTransformer) -> Iterator[None]:
+    """Make a random model's distributions sharp inside a `with` block."""
+    copies = list({id(shard.vocabulary): shard.vocabulary for shard in model.packed.shards}.values())
+    kept = [tensor.to("cpu", copy=True) for tensor in tensors(copies[0])]  # not on the card, whose memory is measured
+    for vocabulary in copies:
+        _lengthen(vocabulary, slice(None, None, model.config.vocab_size // LIKELY_TOKENS), LIKELIER)
+    try:
+        yield
+    finally:
+        for vocabulary in copies:
+            for tensor, old in zip(tensors(vocabulary), kept, strict=True):
+                tensor.copy_(old)
+
+
+def _lengthen(vocabulary: Vocabulary, tokens: slice, factor: float) -> None:
+    """Multiply some tokens' embeddings by `factor`, in place."""
+    head, transposed = vocabulary.head, vocabulary.transposed
+    if isinstance(head, Tensor) or transposed is None:
+        values_and_scale(head)[0][tokens] *= factor
+        return
+    head.scale[tokens] *= factor
+    fill_transposed(transposed, lambda part: PackedFp8(head.values[part], head.scale[part]).dequantize(torch.float32))

@@ -82,15 +82,6 @@ class Vocabulary:
             total = total + kernels.expectation(weights, self.head.values[part].to(dtype)).float()
         return total.to(dtype)
 
-    def lengthen(self, tokens: slice, factor: float) -> None:
-        """Multiply some tokens' embeddings by `factor`, in place."""
-        head, transposed = self.head, self.transposed
-        if isinstance(head, Tensor) or transposed is None:
-            values_and_scale(head)[0][tokens] *= factor
-            return
-        head.scale[tokens] *= factor
-        _transpose(lambda part: PackedFp8(head.values[part], head.scale[part]).dequantize(torch.float32), transposed)
-
 
 def pack_vocabulary(table: Tensor, device: torch.device, dtype: torch.dtype, *, fp8: bool = False) -> Vocabulary:
     """The table [V,D], from any device, on `device`: in the working dtype, or in FP8.
@@ -109,7 +100,7 @@ def pack_vocabulary(table: Tensor, device: torch.device, dtype: torch.dtype, *, 
     for part in parts_of(count, width):
         rounded = quantize_fp8(rows(part))
         head.values[part], head.scale[part] = rounded.values, rounded.scale
-    _transpose(rows, transposed)
+    fill_transposed(transposed, rows)
     return Vocabulary(head=head, transposed=transposed)
 
 
@@ -124,8 +115,8 @@ def parts_of(count: int, width: int) -> list[slice]:
     return [slice(first, min(first + size, count)) for first in range(0, count, size)]
 
 
-def _transpose(rows: Callable[[slice], Tensor], transposed: PackedFp8) -> None:
-    """Fill the transposed table [D,V] a few tokens at a time: first the columns' scales, then the values."""
+def fill_transposed(transposed: PackedFp8, rows: Callable[[slice], Tensor]) -> None:
+    """Fill the transposed table [D,V] from `rows`: the columns' scales, then the values, a few tokens at a time."""
     parts = parts_of(*reversed(transposed.shape))
     largest = torch.stack([rows(part).abs().amax(0) for part in parts]).amax(0)  # [D]
     transposed.scale.copy_(largest.float().clamp(min=1e-12) / LARGEST_E4M3)
