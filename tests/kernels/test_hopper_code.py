@@ -32,9 +32,9 @@ from redraft.kernels.triton import (
     philox,
     qkv,
     residuals,
-    rows,
     self_conditioning,
     step,
+    training_rows,
 )
 
 SEGMENTS, LENGTH, WIDTH, VOCAB, HEADS = 2, 256, 2816, 262_144, 16
@@ -235,4 +235,4 @@ def test_a_constrained_step_reads_nothing_back() -> None:
 
 
 def test_the_way_back_through_gates() -> None:
-    assert_fits(compiled(rows.gate_gradients, bf16(ROWS, 2 * 704), bf16(ROWS, 704), fp32(ROWS)))
+    assert_fits(compiled(training_rows.gate_gradients, bf16(ROWS, 2 * 704), bf16(ROWS, 704), fp32(ROWS)))

@@ -21,9 +21,9 @@ from redraft.kernels.triton import (
     philox,
     qkv,
     residuals,
-    rows,
     self_conditioning,
     step,
+    training_rows,
 )
 from redraft.kernels.triton.quantize import quantize_rows
 from redraft.kernels.triton.segments import DENOISE, ENCODE, ENCODE_IMAGES, UNUSED, Segments
@@ -150,11 +150,11 @@ def test_rows_of_training() -> None:
         torch.empty_like(place).flatten().index_put((place.flatten(),), torch.arange(tokens).repeat_interleave(slots))
     )
     x = bf16(tokens, WIDTH)
-    assert torch.equal(rows.take_rows(x, token), x[token])
-    assert_as_exact_as_eager(rows.sum_rows, bf16(tokens * slots, WIDTH), place, torch.rand(tokens, slots))
+    assert torch.equal(training_rows.take_rows(x, token), x[token])
+    assert_as_exact_as_eager(training_rows.sum_rows, bf16(tokens * slots, WIDTH), place, torch.rand(tokens, slots))
     arguments = bf16(tokens * slots, 2 * inner), bf16(tokens * slots, inner), torch.rand(tokens * slots)
-    assert_as_exact_as_eager(lambda *given: rows.gate_gradients(*given)[0], *arguments)
-    found, expected = rows.gate_gradients(*arguments)[1], eager.gate_gradients(*arguments)[1]
+    assert_as_exact_as_eager(lambda *given: training_rows.gate_gradients(*given)[0], *arguments)
+    found, expected = training_rows.gate_gradients(*arguments)[1], eager.gate_gradients(*arguments)[1]
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)  # sums in fp32, in another order
 
 

@@ -1,5 +1,5 @@
-"""Plain PyTorch definitions of every operation of `kernels.TABLE`: correct on any device and in any dtype, and the
-reference for faster versions.
+"""Plain PyTorch definitions of every operation of `kernels.TABLE` and, last, of those that only training has: correct
+on any device and in any dtype, and the reference for faster versions.
 
 Shapes: T tokens (of any number of requests), D width, E experts, K experts per token, I expert width,
 N query heads, G key/value heads, H head dim, S keys.

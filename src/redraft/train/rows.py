@@ -16,7 +16,7 @@ def take_rows(x: Tensor, row: Tensor) -> Tensor:
     """x [T,D], numbers `row` [R] -> x[row] [R,D]."""
     if not x.is_cuda:
         return x[row]
-    from redraft.kernels.triton import rows as launches
+    from redraft.kernels.triton import training_rows as launches
 
     return launches.take_rows(x, row)
 
@@ -31,7 +31,7 @@ def sum_rows(rows: Tensor, place: Tensor, weight: Tensor | None) -> Tensor:
     """What `eager.sum_rows` defines."""
     if not rows.is_cuda:
         return eager.sum_rows(rows, place, weight)
-    from redraft.kernels.triton import rows as launches
+    from redraft.kernels.triton import training_rows as launches
 
     return launches.sum_rows(rows, place, weight)
 
@@ -46,7 +46,7 @@ def gate_gradients(inner: Tensor, d_hidden: Tensor, weight: Tensor) -> tuple[Ten
     """What `eager.gate_gradients` defines."""
     if not inner.is_cuda:
         return eager.gate_gradients(inner, d_hidden, weight)
-    from redraft.kernels.triton import rows as launches
+    from redraft.kernels.triton import training_rows as launches
 
     return launches.gate_gradients(inner, d_hidden, weight)
 

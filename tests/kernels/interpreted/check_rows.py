@@ -1,5 +1,5 @@
-"""rows.py: rows taken and summed, and the way back through gates, against indexing and autograd, at widths beside and
-beyond a block.
+"""training_rows.py: rows taken and summed, and the way back through gates, against indexing and autograd, at widths
+beside and beyond a block.
 """
 
 import pytest
@@ -7,7 +7,7 @@ import torch
 from making import normal
 
 from redraft.kernels import eager
-from redraft.kernels.triton import rows as moved
+from redraft.kernels.triton import training_rows as moved
 
 
 @pytest.mark.parametrize("width", [24, 1024, 1500])

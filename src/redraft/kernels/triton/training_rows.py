@@ -1,7 +1,9 @@
 """For training (`train/rows.py`): gathers rows for experts, sums each token's rows, and runs the gates backwards.
 
 A compiler would fuse the first two into the norms around them and then read every gathered row once per use; it makes
-two passes of the last. Shapes: T tokens, K experts per token, R = T*K rows sorted by expert, D width, I expert width.
+two passes of the last. The twins are in `kernels/eager.py`, with which training runs on a CPU.
+
+Shapes: T tokens, K experts per token, R = T*K rows sorted by expert, D width, I expert width.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ def take_rows(x: Tensor, row: Tensor) -> Tensor:
         return x[row]
     x = x.contiguous()
     out = x.new_empty(len(row), x.shape[1])
-    take_kernel[len(row), cdiv(x.shape[1], BLOCK)](x, row, out, x.shape[1], BLOCK=BLOCK)
+    take_rows_kernel[len(row), cdiv(x.shape[1], BLOCK)](x, row, out, x.shape[1], BLOCK=BLOCK)
     return out
 
 
@@ -34,7 +36,7 @@ def sum_rows(rows: Tensor, place: Tensor, weight: Tensor | None) -> Tensor:
     tokens, ranks = place.shape
     out = rows.new_empty(tokens, rows.shape[1])
     weights = rows if weight is None else weight.contiguous()  # never read where there are none
-    sum_kernel[tokens, cdiv(rows.shape[1], BLOCK)](
+    sum_rows_kernel[tokens, cdiv(rows.shape[1], BLOCK)](
         rows, place, weights, out, rows.shape[1], RANKS=ranks, WEIGHTED=weight is not None, BLOCK=BLOCK
     )
     return out
@@ -54,7 +56,7 @@ def gate_gradients(inner: Tensor, d_hidden: Tensor, weight: Tensor) -> tuple[Ten
 
 
 @jit
-def take_kernel(x, row, out, width, BLOCK: tl.constexpr):
+def take_rows_kernel(x, row, out, width, BLOCK: tl.constexpr):
     """One block of one row."""
     target = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -64,7 +66,7 @@ def take_kernel(x, row, out, width, BLOCK: tl.constexpr):
 
 
 @jit
-def sum_kernel(
+def sum_rows_kernel(
     rows, place, weight, out, width, RANKS: tl.constexpr, WEIGHTED: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
     """One block of one token's sum."""
