@@ -30,6 +30,7 @@ LAYERS = [
     "errors",
     "outputs",
     "checks",
+    "interruption",
     "config",
     "settings",
     "text",
@@ -51,7 +52,7 @@ LAYERS = [
 ]
 ABOVE = {
     "reference": {"config", "diffusion", "model", "settings"},
-    "train": {"config", "diffusion", "errors", "eval", "kernels", "model", "quant", "text"},
+    "train": {"config", "diffusion", "errors", "eval", "interruption", "kernels", "model", "quant", "text"},
     "eval": {"config", "deciding", "diffusion", "errors", "kernels", "llm", "loading", "model", "quant", "text"},
     "bench": {
         "cache",

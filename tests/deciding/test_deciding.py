@@ -13,8 +13,8 @@ from redraft.deciding.form import Form
 from redraft.deciding.read import branch_logprobs, rows_of
 from redraft.diffusion.prefill import prefill
 from redraft.errors import PromptError, SettingError
+from redraft.interruption import interruptible
 from redraft.llm import LLM
-from redraft.model.interruption import interruptible
 
 CHOICES = ["yes", "no", "not at all", "I do not know"]
 

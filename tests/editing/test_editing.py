@@ -21,9 +21,9 @@ from redraft.editing.following import core, edits_between, line_doubts, occurren
 from redraft.editing.spans import line_span
 from redraft.errors import ConstraintError, PromptError, SettingError
 from redraft.filling.hole import Hole
+from redraft.interruption import interruptible
 from redraft.keywords import EditKeywords
 from redraft.llm import LLM
-from redraft.model.interruption import interruptible
 
 TEXTS = [
     "\ufeffimport os\r\nimport sys\r\n\r\ndef main():\r\n\tprint(sys.argv[1])\r\n",

@@ -16,7 +16,7 @@ EXIT_INTERRUPTED = 130
 
 def stopped_by_sigterm() -> AbstractContextManager[None]:
     """Inside, SIGTERM ends a command as Ctrl-C does, so that what it has half written is removed."""
-    from redraft.model.interruption import handling
+    from redraft.interruption import handling
 
     return handling(signal.SIGTERM, signal.default_int_handler)
 

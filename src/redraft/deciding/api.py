@@ -20,7 +20,7 @@ from redraft.deciding.read import BranchRow, branch_logprobs, choice_logprobs, r
 from redraft.deciding.result import Decision, Reading
 from redraft.diffusion.prefill import held_at_once, prefill
 from redraft.errors import NotFiniteError, PromptError, SettingError, about
-from redraft.model.interruption import check_interrupted
+from redraft.interruption import check_interrupted
 from redraft.text.placing import EncodedPrompt
 
 Choices = Sequence[str] | Mapping[str, Sequence[str]]

@@ -42,7 +42,7 @@ from redraft.filling.lengths import (
 from redraft.filling.obeying import CONSTRAINTS, check_language, constraints_of
 from redraft.filling.result import WrittenText
 from redraft.filling.seams import LONGEST
-from redraft.model.interruption import check_interrupted
+from redraft.interruption import check_interrupted
 from redraft.settings import GenerationSettings
 
 DEFAULT_STEPS = 16

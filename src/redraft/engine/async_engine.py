@@ -24,7 +24,7 @@ from redraft.engine.engine import Engine
 from redraft.engine.request import Event, Failed, Finished, Request
 from redraft.engine.stats import EngineStats
 from redraft.errors import EngineError, SettingError
-from redraft.model.interruption import interruptible
+from redraft.interruption import interruptible
 
 T = TypeVar("T")
 

@@ -13,7 +13,7 @@ from redraft.engine.answer import Answer
 from redraft.engine.handoff_lock import HandoffLock
 from redraft.engine.request import Event, Failed, Finished, Request
 from redraft.errors import SettingError
-from redraft.model.interruption import defer_signal
+from redraft.interruption import defer_signal
 
 if TYPE_CHECKING:
     from redraft.engine.engine import Engine

@@ -31,8 +31,8 @@ from redraft.cache.sizes import kv_costs
 from redraft.cache.slab import SlabCache
 from redraft.config import ModelConfig
 from redraft.errors import PromptError
+from redraft.interruption import check_interrupted
 from redraft.model.attention import Attend, causal_sight
-from redraft.model.interruption import check_interrupted
 from redraft.model.vision import ImageEmbeddings, VisionTower, overlay
 from redraft.text.images import Image
 

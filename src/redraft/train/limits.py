@@ -6,7 +6,7 @@ import signal
 import time
 from contextlib import AbstractContextManager
 
-from redraft.model.interruption import handling
+from redraft.interruption import handling
 from redraft.train.distributed import World
 from redraft.train.recipe import RunSettings
 
