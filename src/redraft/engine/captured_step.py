@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from redraft.engine.graph_buffers import StepBuffers
 from redraft.engine.graph_step import Deliver
-from redraft.kernels.streams import capture
+from redraft.kernels.streams import GraphMemory, capture
 
 WholeStep = Callable[[Deliver], tuple[Tensor, ...]]
 """Runs a step over the fields of a bucket's buffers; delivers the report and returns hidden states [R,D] on every
@@ -20,7 +19,7 @@ device."""
 class CapturedStep:
     """A step over its buffers, including both copies. Captured into `pool`, or not at all without one."""
 
-    def __init__(self, buffers: StepBuffers, step: WholeStep, pool: Any) -> None:
+    def __init__(self, buffers: StepBuffers, step: WholeStep, pool: GraphMemory | None) -> None:
         self.buffers, self._step = buffers, step
         self._graph: torch.cuda.CUDAGraph | None = None
         self._hidden: tuple[Tensor, ...] | None = None

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from redraft.cache.pages import PAGE, pages_for
+from redraft.config import LayerType
 from redraft.kernels.streams import GraphMemory, capture, exclusive_streams, on_device
 from redraft.kernels.switches import graphable
 from redraft.kernels.triton.rehearsal import rehearse, rehearsing
@@ -126,7 +126,9 @@ class PagedForward:
 class _Shape:
     """The forward of S segments of L rows over inputs at fixed addresses."""
 
-    def __init__(self, model: PackedModel, store: PageStore, segments: int, rows: int, width: int, pool: Any) -> None:
+    def __init__(
+        self, model: PackedModel, store: PageStore, segments: int, rows: int, width: int, pool: GraphMemory | None
+    ) -> None:
         """Tables are `width` pages wide. The forward is captured into `pool`, or never if there is none."""
         self._model, self._store, self._pool = model, store, pool
         self._columns = torch.zeros(3, segments, dtype=torch.int32, device=model.device)
@@ -140,7 +142,7 @@ class _Shape:
         self._met = -1
         self._captured: tuple[torch.cuda.CUDAGraph, Tensor] | None = None
 
-    def fill(self, ids: Tensor, soft: Tensor | None, columns: np.ndarray, tables: dict[Any, np.ndarray]) -> None:
+    def fill(self, ids: Tensor, soft: Tensor | None, columns: np.ndarray, tables: dict[LayerType, np.ndarray]) -> None:
         """Fill in the first segments; the others are unused. `soft` None stands for zeros."""
         used = columns.shape[1]
         self._columns[:, :used] = torch.from_numpy(columns).to(self._columns.device)
