@@ -8,14 +8,13 @@ import torch
 from check_attention import GROUPS, MIXED
 from check_experts import DOWN, GATE_UP, PLAN, TILE, TOP_K
 from check_head import CAP, COUNTERS, HEAT, SEGMENTS
-from making import ints, normal
+from making import ints, normal, route
 from torch import Tensor
 
 from redraft.kernels.packed import PackedExperts
 from redraft.kernels.triton import attention, descriptors, experts, head, self_conditioning, tables
 from redraft.kernels.triton.attention import AttentionTile
 from redraft.kernels.triton.head import HeadResult, HeadTile
-from redraft.kernels.triton.routing import route
 from redraft.kernels.triton.self_conditioning import SoftTile, soft_embeddings
 from redraft.model.packed.vocabulary import pack_vocabulary
 

@@ -6,7 +6,7 @@ from math import inf
 
 import pytest
 import torch
-from making import normal
+from making import normal, route
 from torch import Tensor
 
 from redraft import kernels
@@ -15,7 +15,7 @@ from redraft.kernels import eager
 from redraft.kernels.packed import Packed, PackedExperts, Rows8
 from redraft.kernels.triton import experts, tables
 from redraft.kernels.triton.quantize import quantize_rows_eager
-from redraft.kernels.triton.routing import Routing, route
+from redraft.kernels.triton.routing import Routing
 from redraft.kernels.triton.tables import Plan, Tile
 from redraft.quant.fp8 import quantize_fp8
 from redraft.quant.int4 import quantize_int4

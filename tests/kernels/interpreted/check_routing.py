@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from making import normal
+from making import normal, route
 from torch import Tensor
 
-from redraft.kernels.triton.routing import Routing, max_tiles, route, route_eager, route_rows
+from redraft.kernels.triton.routing import Routing, max_tiles, route_eager, route_rows
 
 
 def assert_equal(ours: Routing, theirs: Routing) -> None:
@@ -44,11 +44,10 @@ def test_many_shapes(rows: int, experts: int, top_k: int, block_rows: int) -> No
     both(normal(rows, experts), top_k, block_rows)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_logits_of_two_bytes(dtype: torch.dtype) -> None:
+def test_logits_of_two_bytes() -> None:
     logits = 3 * normal(64, 32)
     logits[:8] = logits[:8].round()  # many ties
-    both(logits.to(dtype), 4, 16)
+    both(logits.bfloat16(), 4, 16)
 
 
 @pytest.mark.parametrize("lengths", [[16, 16, 16], [10, 0, 16], [0, 0, 0], [1, 16, 3]])
@@ -140,7 +139,7 @@ def test_route_rows(rows: int, width: int, dtype: torch.dtype) -> None:
     x, weight, scale = normal(rows, width).to(dtype), normal(8, width, seed=1).to(dtype), normal(8, seed=2)
     lengths = torch.tensor([rows - 3], dtype=torch.int32)
     ours = route_rows(x, weight, scale, 2, 16, lengths)
-    theirs = route_eager(x @ weight.T, scale, 2, 16, lengths)
+    theirs = route_eager(x.float() @ weight.float().T, scale, 2, 16, lengths)  # only bf16 is rounded
     same = (ours.index == theirs.index).all(-1)
     assert same.float().mean() > 0.99  # logits that round differently may change places
     torch.testing.assert_close(ours.weight[same], theirs.weight[same], rtol=0.01, atol=1e-3)

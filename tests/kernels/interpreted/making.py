@@ -5,6 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from redraft.kernels.triton.routing import Routing, _route
 from redraft.kernels.triton.segments import Segments
 
 
@@ -20,6 +21,14 @@ def segments(rows: int, *entries: tuple[int, int, int]) -> Segments:
     """Segments of (kind, start, length)."""
     kind, start, length = (ints(*column) for column in zip(*entries, strict=True))
     return Segments(kind=kind, start=start, length=length, rows=rows)
+
+
+def route(
+    logits: Tensor, scale: Tensor, top_k: int, block_rows: int, lengths: Tensor | None = None,
+    share: range | None = None,
+) -> Routing:  # fmt: skip
+    """`route_rows` where the router's product is known."""
+    return _route(logits[None].float(), logits.dtype, scale, top_k, block_rows, lengths, share)
 
 
 def with_images(segments: Segments, *images: tuple[int, range]) -> Segments:

@@ -38,7 +38,7 @@ from redraft.kernels.triton.tables import Plan, Tile
 
 
 def block_rows(x: Rows, top_k: int, experts: int, weights: PackedExperts) -> int:
-    """The most rows of one expert in a tile: an argument of `route` that the products follow.
+    """The most rows of one expert in a tile: an argument of `route_rows` that the products follow.
 
     For rows x [T,D], each of which goes to top_k of so many experts, of which `weights` may hold only some. Both
     products must support such tiles.

@@ -64,10 +64,15 @@ def route_rows(
     x: Tensor, weight: Tensor, expert_scale: Tensor, top_k: int, block_rows: int, lengths: Tensor | None = None,
     share: range | None = None,
 ) -> Routing:  # fmt: skip
-    """`route` with logits x [T,D] times weight [E,D] transposed, rounded to x's dtype. Three launches on CUDA.
+    """Choose experts by logits, x [T,D] times weight [E,D] transposed, rounded to x's dtype.
 
-    The product is summed in the same `PARTS` parts for any number of rows, so a row's experts do not depend on other
-    rows. A single launch for choice and sort, whose programs wait for one another, takes just as long.
+    fp32 softmax, top-k, renormalised, times expert_scale [E]; for equal probabilities the lower expert wins.
+    `lengths` int32 [S]: the rows are S segments of T/S rows, and in each, rows from its length on are dead; None means
+    that all are live. `share`: the experts that are held here, if not all.
+
+    Three launches on CUDA. The product is summed in the same `PARTS` parts for any number of rows, so a row's experts
+    do not depend on other rows. A single launch for choice and sort, whose programs wait for one another, takes just as
+    long.
     """
     if not use_triton(x):
         return route_eager(F.linear(x, weight), expert_scale, top_k, block_rows, lengths, share)
@@ -83,26 +88,11 @@ def route_rows(
     return _route(parts, x.dtype, expert_scale, top_k, block_rows, lengths, share)
 
 
-def route(
-    logits: Tensor, expert_scale: Tensor, top_k: int, block_rows: int, lengths: Tensor | None = None,
-    share: range | None = None,
-) -> Routing:  # fmt: skip
-    """Choose experts from router logits [T,E]: fp32 softmax, top-k, renormalised, times expert_scale [E].
-
-    `lengths` int32 [S]: the rows are S segments of T/S rows, and in each, rows from its length on are dead; None means
-    that all are live. `share`: the experts that are held here, if not all. For equal probabilities the lower expert
-    wins. Two launches on CUDA.
-    """
-    if not use_triton(logits):
-        return route_eager(logits, expert_scale, top_k, block_rows, lengths, share)
-    return _route(logits[None], logits.dtype, expert_scale, top_k, block_rows, lengths, share)
-
-
 def _route(
     parts: Tensor, dtype: torch.dtype, expert_scale: Tensor, top_k: int, block_rows: int, lengths: Tensor | None,
     share: range | None,
 ) -> Routing:  # fmt: skip
-    """The two kernels, from logits [P,T,E] that are summed over their P parts and rounded to `dtype`."""
+    """The two kernels, from logits [P,T,E] that are summed over their P parts and, for bf16, rounded to `dtype`."""
     count, rows, experts = parts.shape
     held = range(experts) if share is None else share
     new = partial(torch.empty, dtype=torch.int32, device=parts.device)
@@ -115,7 +105,7 @@ def _route(
     after = chained(parts, rows)
     choose_kernel[chunks,](
         parts, expert_scale, lengths, index, weight, ranks, found, rows, span,
-        PARTS=count, ROUNDED={torch.bfloat16: "bf16", torch.float16: "fp16"}.get(dtype, ""), ROWS=tile.choose,
+        PARTS=count, BF16=dtype == torch.bfloat16, ROWS=tile.choose,
         EXPERTS=experts, PADDED=max(16, next_power_of_2(experts)), FIRST=held.start, HELD=len(held), TOP_K=top_k,
         num_warps=tile.choose, **after,
     )  # fmt: skip
@@ -189,7 +179,7 @@ def choose_kernel(
     rows,
     span,  # rows per segment
     PARTS: tl.constexpr,
-    ROUNDED: tl.constexpr,
+    BF16: tl.constexpr,
     EXPERTS: tl.constexpr,
     PADDED: tl.constexpr,
     FIRST: tl.constexpr,
@@ -208,18 +198,16 @@ def choose_kernel(
     for part in tl.static_range(PARTS):
         at = parts + (part * rows + row[:, None]).to(tl.int64) * EXPERTS + expert
         logit += tl.load(at, mask=inside[:, None] & real, other=0.0).to(tl.float32)
-    if ROUNDED == "bf16":
+    if BF16:
         logit = logit.to(tl.bfloat16).to(tl.float32)
-    if ROUNDED == "fp16":
-        logit = logit.to(tl.float16).to(tl.float32)
     logit = tl.where(logit == logit, logit, LOWEST)  # NaN still leaves K experts to choose
     logit = tl.where(real, logit, float("-inf"))
     mass = tl.exp(logit - tl.max(logit, 1)[:, None])
     probability = mass / exact_sum(mass)[:, None]  # [R,E]
     rank = tl.full((ROWS, PADDED), TOP_K, tl.int32)
-    left = sortable(logit, expert, PADDED) if ROUNDED == "bf16" else tl.where(real, probability, -1.0)
+    left = sortable(logit, expert, PADDED) if BF16 else tl.where(real, probability, -1.0)
     for k in tl.static_range(TOP_K):
-        if ROUNDED == "bf16":
+        if BF16:
             best = left == tl.max(left, 1)[:, None]
             left = tl.where(best, -2147483648, left)
         else:
@@ -366,7 +354,7 @@ def route_eager(
     lengths: Tensor | None = None,
     share: range | None = None,
 ) -> Routing:
-    """`route` in plain PyTorch; it may wait for the device."""
+    """`route_rows` with given logits [T,E] in plain PyTorch; it may wait for the device."""
     rows, experts = logits.shape
     held = range(experts) if share is None else share
     probabilities = logits.softmax(-1, dtype=torch.float32)
