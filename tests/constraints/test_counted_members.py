@@ -12,7 +12,7 @@ from redraft.bench.constraints import validator
 from redraft.constraints.automaton import Budget
 from redraft.constraints.expression import fields, text
 from redraft.constraints.json_schema import compile_schema
-from redraft.constraints.json_schema.compiler import FEW_NAMES
+from redraft.constraints.json_schema.patterns import FEW_NAMES
 from redraft.constraints.spelling import compile_bytes
 from redraft.errors import ConstraintError
 
@@ -82,6 +82,43 @@ def test_few_names_that_are_listed_do_not_repeat() -> None:
         assert dfa.matches(b'{"n1":1,"n3":1}')
         assert dfa.matches(b'{"n3":1,"n3":1}') is repeats
         assert dfa.matches(b'{"n3":1,"n1":1}') is repeats  # the order is that of the list
+
+
+@pytest.mark.parametrize("more", [
+    {"patternProperties": {"^(b|a)$": {"const": 1}, "^c$": {"type": "integer"}}, "additionalProperties": False},
+    {"patternProperties": {"^(b|a)$": {"const": 1}, "^(a|c)$": {"type": "integer"}}, "unevaluatedProperties": False},
+    {"patternProperties": {"^[abc]$": {"const": 1}, "^[a-z]*$": True}, "propertyNames": {"pattern": "^(b|a|c)$"}},
+    {"propertyNames": {"pattern": "^(b|ax?|c|long)$", "maxLength": 1}, "additionalProperties": {"const": 1}},
+    {"propertyNames": {"anyOf": [{"enum": ["b"]}, {"pattern": "^(a|c)$"}]}, "additionalProperties": {"const": 1}},
+])  # fmt: skip
+@pytest.mark.parametrize("limited", [{}, {"minProperties": 2}, {"maxProperties": 1}, {"required": ["c"]}])
+def test_few_names_that_patterns_allow_are_members_too(more: dict[str, Any], limited: dict[str, Any]) -> None:
+    objects = [dict.fromkeys(names, 1) for names in chosen("cbad" if "required" in limited else "bacd")]
+    check_every_choice({"type": "object", **more, **limited}, objects)
+    assert not compiled({"type": "object", **more}).matches(b'{"a":1,"a":1}')
+
+
+@pytest.mark.parametrize(("pattern", "names"), [
+    ("^(width|height)$", ["width", "height"]), ("^([1-9]|1[0-2])$", [*map(str, range(1, 13))]),
+    ("^x-[ba]$", ["x-a", "x-b"]),
+    (r'^(\\|é|"|\n)$', ["\n", '"', "\\", "é"]), ("^$", [""]),
+])  # fmt: skip
+def test_names_of_a_pattern_stand_in_its_order_or_sorted(pattern: str, names: list[str]) -> None:
+    dfa = compiled({"type": "object", "patternProperties": {pattern: {"const": 1}}, "additionalProperties": False})
+    for picked in itertools.chain(itertools.combinations(names, 1), itertools.permutations(names, 2)):
+        in_order = list(picked) == sorted(picked, key=names.index)
+        assert dfa.matches(written(dict.fromkeys(picked, 1))) is in_order, picked
+
+
+@pytest.mark.parametrize(("pattern", "repeats"), [
+    ("^[0-9a-f]$", False), ("^[0-9a-g]$", True), ("^a{0,15}$", False), ("^a{0,16}$", True), ("^a", True), ("a$", True),
+    ("^a+$", True), ("^a{3000}b*$", True), ("^[^a]$", True), ("", True),
+])  # fmt: skip
+def test_a_name_of_many_may_come_again(pattern: str, repeats: bool) -> None:
+    schema = {"type": "object", "patternProperties": {pattern: {"const": 1}}, "additionalProperties": False}
+    dfa, name = compiled(schema), {"": "a", "^[^a]$": "b", "^a{3000}b*$": "a" * 3000}.get(pattern, "a")
+    assert dfa.matches(written({name: 1}))
+    assert dfa.matches(written({name: 1})[:-1] + b"," + written({name: 1})[1:]) is repeats
 
 
 @pytest.mark.parametrize("schema", [

@@ -430,6 +430,24 @@ def accepts_of(dfa: Dfa, ranges: Iterable[tuple[int, int]]) -> bool:
     return False
 
 
+def texts_of(dfa: Dfa, most: int) -> list[str] | None:
+    """The texts that an automaton over code points accepts; None if there are more than `most`."""
+    found, begun = list[str](), [] if dfa.empty else [("", 0)]
+    for _ in range(len(dfa.table)):  # a longer text would come back to a state, and could do so again
+        found += [text for text, state in begun if dfa.accept[state]]
+        after = [(text, *way) for text, state in begun for way in ranges_of(dfa, state).items()]
+        size = sum(high - low + 1 for _, _, ranges in after for low, high in ranges)
+        if len(found) + size > most:  # something is accepted behind each state
+            return None
+        begun = [
+            (text + chr(code), state)
+            for text, state, ranges in after
+            for low, high in ranges
+            for code in range(low, high + 1)
+        ]
+    return None if begun else found
+
+
 def ranges_of(dfa: Dfa, state: int) -> dict[int, list[tuple[int, int]]]:
     """next state -> intervals of symbols, of one state."""
     found: dict[int, list[tuple[int, int]]] = {}

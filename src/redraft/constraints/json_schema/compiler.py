@@ -31,7 +31,7 @@ from redraft.constraints.expression import (
 from redraft.constraints.json_schema.items import Items, ways
 from redraft.constraints.json_schema.multiples import common, multiples, places_of
 from redraft.constraints.json_schema.numbers import DIGIT, EXACT, number
-from redraft.constraints.json_schema.patterns import Patterns
+from redraft.constraints.json_schema.patterns import FEW_NAMES, Patterns
 from redraft.constraints.json_schema.reader import Reader
 from redraft.constraints.json_schema.references import Document
 from redraft.constraints.json_schema.shapes import (
@@ -62,8 +62,6 @@ COUNTED_STATES = 10_000
 """A schema may take about this many states if that lets it keep its limits on numbers of items."""
 ENOUGH_ITEMS = 64
 """Limits on numbers of items are not lowered below this if there are enough states."""
-FEW_NAMES = 16
-"""If `propertyNames` lists at most this many names, each is a member of its own, which cannot be repeated."""
 _DECLARED_ALONE = "can be enforced only for declared members"
 
 

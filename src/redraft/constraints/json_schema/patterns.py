@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from redraft.constraints.automaton import Budget, Dfa, TooManyStatesError
+from collections.abc import Callable, Iterable
+
+from redraft.constraints.automaton import Budget, Dfa, TooManyStatesError, texts_of
 from redraft.constraints.regex import parse_regex
 from redraft.constraints.spelling import compile_codes
 from redraft.errors import ConstraintError
+
+FEW_NAMES = 16
+"""If a schema lists at most this many names, or its patterns match no others, each is a member of its own, which cannot
+be repeated."""
 
 
 class Patterns:
@@ -32,6 +38,17 @@ class Patterns:
         dfa = self._found(pattern, wide, coarse=False)
         return None if dfa is None else dfa.matches(map(ord, value))
 
+    def few_texts(self, patterns: Iterable[str]) -> list[str] | None:
+        """All texts that contain a match of some pattern, in the order of the patterns, if they are few."""
+        found = list[str]()
+        for pattern in patterns:
+            dfa = self.automaton(pattern)
+            texts = None if dfa is None else texts_of(dfa, FEW_NAMES)
+            if texts is None:
+                return None
+            found += sorted(texts, key=_order_in(pattern, texts))
+        return list(dict.fromkeys(found))
+
     def _found(self, pattern: str, wide: bool, *, coarse: bool) -> Dfa | None:
         key = pattern, wide, wide and coarse
         if key not in self._known:
@@ -50,3 +67,9 @@ class Patterns:
             if self._strict:
                 raise
             return None
+
+
+def _order_in(pattern: str, texts: Iterable[str]) -> Callable[[str], tuple[int, str]]:
+    """The key that sorts the texts of a pattern: in the order in which it spells them out, else by length."""
+    spelled = all(text in pattern for text in texts)
+    return lambda text: (pattern.index(text) if spelled else len(text), text)

@@ -59,6 +59,7 @@ from redraft.constraints.json_schema.shapes import (
     same,
     unequal,
     with_some,
+    without,
 )
 from redraft.errors import ConstraintError
 
@@ -143,11 +144,27 @@ class Reader:
         return self.both(self.shapes(shape.names), [limits])
 
     def listed_names(self, shape: Object) -> list[str] | None:
-        """All names that `propertyNames` allows; None if it does not list them."""
-        kinds = self.shapes(shape.names)
-        values = [value for kind in kinds if isinstance(kind, Values) for value in kind.values]
-        listed = not any(isinstance(kind, String) for kind in kinds)
-        return [value for value in values if isinstance(value, str)] if listed else None
+        """A list that holds every name an undeclared member may have; None if they may be too many."""
+        found, patterns = self._listed(shape.names), [pattern for rest in shape.rests for pattern, _ in rest.patterns]
+        for rest in shape.rests:
+            if found is None and rest.extra is False:
+                allowed = dict(rest.patterns)
+                found = self._patterns.few_texts(pattern for pattern in patterns if pattern in allowed)
+        return found
+
+    def _listed(self, names: Node) -> list[str] | None:
+        """The strings that a node lists or a pattern of it matches; None if they may be too many."""
+        found: list[str] = []
+        for kind in self.shapes(names):
+            if isinstance(kind, String):
+                patterns = [pattern for pattern, wanted in kind.patterns if wanted]
+                few = filter(None, (self._patterns.few_texts([pattern]) for pattern in patterns))
+                if (texts := next(few, None)) is None:
+                    return None
+                found += texts
+            elif isinstance(kind, Values):
+                found += [value for value in kind.values if isinstance(value, str)]
+        return found
 
     def has_unknown_names(self, shape: Object) -> bool:
         """Whether members may have other names than those that are declared or listed."""
@@ -229,7 +246,7 @@ class Reader:
             values = unequal(list_of(raw, "enum"))
             shapes = self.both(shapes, [Values(tuple(values))] if values else [])
         if EXCLUDE in raw:
-            shapes = [left for shape in shapes if (left := _without(shape, raw[EXCLUDE])) is not None]
+            shapes = [left for shape in shapes if (left := without(shape, raw[EXCLUDE])) is not None]
         return shapes
 
     def _combined(self, raw: Mapping[str, Any], shapes: list[Shape]) -> list[Shape]:
@@ -479,20 +496,3 @@ def _fits_number(value: Any, shape: Number) -> bool:
     if (shape.integer and not whole) or (shape.fraction and whole):
         return False
     return shape.bounds.hold(number) and number not in shape.excluded and all(number % m == 0 for m in shape.multiples)
-
-
-def _without(shape: Shape, values: Sequence[Any]) -> Shape | None:
-    """The shape without some scalars; None if nothing is left."""
-    texts = set(map(canonical, values))
-    match shape:
-        case Values():
-            kept = tuple(value for value in shape.values if canonical(value) not in texts)
-            return Values(kept) if kept else None
-        case String():
-            strings = tuple(value for value in values if isinstance(value, str))
-            return meet_strings(shape, String(excluded=strings))
-        case Number():
-            numbers = tuple(exact(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool))
-            return meet_numbers(shape, Number(excluded=numbers))
-        case Array() | Object():
-            return shape

@@ -7,12 +7,12 @@ intersected without following references, and recursive schemas stay finite unti
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, TypeAlias
 
-from redraft.constraints.json_schema.numbers import UNBOUNDED, Bounds
+from redraft.constraints.json_schema.numbers import UNBOUNDED, Bounds, exact
 
 Raw: TypeAlias = "Mapping[str, Any] | bool"
 Node: TypeAlias = "tuple[Raw, ...]"
@@ -239,6 +239,23 @@ def with_some(array: Array, some: Iterable[Some]) -> Array | None:
     if most is not None and max(least, *(one.start + one.least for one in kept if one.least), 0) > most:
         return None
     return replace(array, least=least, most=most, some=tuple(kept))
+
+
+def without(shape: Shape, values: Sequence[Any]) -> Shape | None:
+    """The shape without some scalars; None if nothing is left."""
+    texts = set(map(canonical, values))
+    match shape:
+        case Values():
+            kept = tuple(value for value in shape.values if canonical(value) not in texts)
+            return Values(kept) if kept else None
+        case String():
+            strings = tuple(value for value in values if isinstance(value, str))
+            return meet_strings(shape, String(excluded=strings))
+        case Number():
+            numbers = tuple(exact(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool))
+            return meet_numbers(shape, Number(excluded=numbers))
+        case Array() | Object():
+            return shape
 
 
 def _meet_some(some: Iterable[Some]) -> tuple[Some, ...]:
