@@ -170,6 +170,16 @@ def test_a_recursive_union_of_closed_objects_and_lists() -> None:
     check_exact({"$defs": {"node": {"oneOf": branches}}, **node}, values)
 
 
+def test_a_recursive_union_of_many_tagged_objects() -> None:
+    """What fails a branch, which is large, is not worked out where a tag tells the branches apart."""
+    node = {"$ref": "#/$defs/node"}
+    branches = [{"type": "object", "properties": {"op": {"const": op}, "left": node, "right": node},
+                 "required": ["op", "left"], "additionalProperties": False} for op in "+-*/%^&|"]  # fmt: skip
+    pairs = [{"op": op, "left": 1, "right": right} for op in "+|?" for right in (1, 1.5)]
+    values = [1, 1.5, {"op": "+"}, {"op": "?", "left": 1}, {"op": "+", "left": 1}, {"op": "|", "left": 1.5}, *pairs]
+    check_exact({"$defs": {"node": {"oneOf": [{"type": "integer"}, *branches]}}, **node}, values)
+
+
 def test_many_items_of_which_some_must_fail_a_schema_are_no_matter() -> None:
     pairs = [{"items": {"enum": [number, number + 1]}} for number in range(3)]
     schema = {"type": "array", "items": {"enum": [0, 1, 2, 3]}, "minItems": 100, "not": {"anyOf": pairs}}

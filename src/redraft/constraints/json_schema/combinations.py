@@ -64,7 +64,8 @@ class Combinations:
     def unlike(self, keyword: str, shapes: list[Shape], others: Sequence[Raw]) -> list[Shape]:
         """What `shapes` allow and none of `others` does, or a subset; never drops a whole type that may have some."""
         found = shapes
-        negated = [(raw, negation(raw, self._document)) for raw in others]
+        close = [raw for raw in others if not all(self._told_apart(shape, raw) for shape in shapes)]
+        negated = [(raw, negation(raw, self._document)) for raw in close]  # of recursive schemas it may be large
         for raw, other in sorted(negated, key=lambda pair: bool(pair[1].partial)):  # complete negations first
             found = self._unlike_one(keyword, found, raw, other)
         return found
