@@ -180,6 +180,25 @@ def test_a_recursive_union_of_many_tagged_objects() -> None:
     check_exact({"$defs": {"node": {"oneOf": [{"type": "integer"}, *branches]}}, **node}, values)
 
 
+@pytest.mark.parametrize("tag", [{"enum": list("abcdefghijkl")}, {"type": "string"}])
+@pytest.mark.parametrize("otherwise", [{}, {"else": {"maxProperties": 3}}])
+def test_many_conditions_on_one_tag(tag: dict[str, Any], otherwise: dict[str, Any]) -> None:
+    """Each doubles the ways that there are, but no object has two tags."""
+    ways = [{"if": {"properties": {"tag": {"const": name}}}, "then": {"required": [f"for {name}"]}, **otherwise}
+            for name in "abcdefghijkl"]  # fmt: skip
+    members = {f"for {name}": {"const": 1} for name in "abcdefghijkl"}
+    schema = {"type": "object", "properties": {"tag": tag, **members}, "required": ["tag"], "allOf": ways}
+    named = [("for a",), ("for b",), (), ("for a", "for b"), ("for a", "for b", "for c"), ("for l",)]
+    check_exact(schema, [{"tag": tag} | dict.fromkeys(names, 1) for tag in "ablz" for names in named])
+
+
+def test_alternatives_that_multiply_are_refused() -> None:
+    pairs = [{"anyOf": [{"required": [f"{side}{pair}"]} for side in "ab"]} for pair in range(9)]
+    members = {f"{side}{pair}": {"type": "integer"} for side in "ab" for pair in range(9)}
+    with pytest.raises(ConstraintError, match=r"alternatives of 'anyOf', .* have more than 400 combinations\."):
+        compiled({"type": "object", "properties": members, "allOf": pairs})
+
+
 def test_many_items_of_which_some_must_fail_a_schema_are_no_matter() -> None:
     pairs = [{"items": {"enum": [number, number + 1]}} for number in range(3)]
     schema = {"type": "array", "items": {"enum": [0, 1, 2, 3]}, "minItems": 100, "not": {"anyOf": pairs}}

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from redraft.constraints.json_schema.keywords import list_of, mapping_of, names_of, schema_of
-from redraft.constraints.json_schema.negation import Negation, negation, possible_kinds
+from redraft.constraints.json_schema.negation import EXCLUDE, Negation, negation, possible_kinds
 from redraft.constraints.json_schema.references import Document
 from redraft.constraints.json_schema.shapes import (
     Array,
@@ -114,24 +114,26 @@ class Combinations:
             return True
         for name, node in shape.properties:
             if name in there and name in declared:
-                own, theirs = self._values(node), self._values((declared[name],))
+                own, theirs = self.values(node), self.values((declared[name],))
                 if own is not None and theirs is not None and not own & theirs:
                     return True
         return False
 
-    def _values(self, node: Node) -> Set[str] | None:
-        """The values that `enum` and `const` list for a node; None if it has neither."""
+    def values(self, node: Node) -> Set[str] | None:
+        """The values that `enum` and `const` list for a node and nothing excludes; None if neither lists any."""
         found: Set[str] | None = None
+        excluded = set[str]()
         for schema in node:
             raw = self._document.standing(self._reader.target(schema))
             if not isinstance(raw, Mapping):
                 continue
             lists = [list_of(raw, "enum")] if "enum" in raw else []
             lists += [[raw["const"]]] if "const" in raw else []
+            excluded |= set(map(canonical, raw.get(EXCLUDE, ())))
             for values in lists:
                 listed = set(map(canonical, values))
                 found = listed if found is None else found & listed
-        return found
+        return None if found is None else found - excluded
 
     def _obeys(self, shape: Shape, kind: str, raw: Raw, other: Negation) -> bool:
         """Whether all values of one type that a shape allows obey `raw`, if its negation leaves none of them."""

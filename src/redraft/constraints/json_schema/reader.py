@@ -51,11 +51,13 @@ from redraft.constraints.json_schema.shapes import (
     canonical,
     closed,
     distinct,
+    distinct_rests,
     item_of,
     lowest,
     meet_arrays,
     meet_numbers,
     meet_strings,
+    possible,
     same,
     unequal,
     with_some,
@@ -385,7 +387,7 @@ class Reader:
             most=count(raw, "maxProperties"),
             evaluated=Evaluated(names=frozenset(properties), patterns=frozenset(patterns), everything=everything),
         )  # fmt: skip
-        return [shape] if _possible(shape) else []
+        return [shape] if possible(shape) else []
 
     def both(self, left: Iterable[Shape], right: Iterable[Shape]) -> list[Shape]:
         """What both lists allow."""
@@ -401,7 +403,9 @@ class Reader:
                 if shape is not None and not among(shape, found):
                     found.append(shape)
             if len(found) > MAX_SHAPES:
-                raise ConstraintError("The schema keyword 'anyOf' has too many combinations to multiply out.")
+                raise ConstraintError(
+                    f"The alternatives of 'anyOf', 'oneOf', 'if' and the like have more than {MAX_SHAPES} combinations."
+                )
         return found
 
     def _meet(self, a: Shape, b: Shape) -> Shape | None:
@@ -425,11 +429,13 @@ class Reader:
         names = dict.fromkeys([*(name for name, _ in a.properties), *(name for name, _ in b.properties)])
         shape = Object(
             properties=tuple((name, distinct(self.node_of(a, name) + self.node_of(b, name))) for name in names),
-            required=tuple(dict.fromkeys(a.required + b.required)), rests=_distinct_rests(a.rests + b.rests),
+            required=tuple(dict.fromkeys(a.required + b.required)), rests=distinct_rests(a.rests + b.rests),
             names=a.names + b.names, absent=a.absent | b.absent, least=max(a.least, b.least),
             most=lowest(a.most, b.most), evaluated=a.evaluated | b.evaluated,
         )  # fmt: skip
-        return shape if _possible(shape) else None
+        required = [node for name, node in shape.properties if name in shape.required and len(node) > 1]
+        lacking = any(self._combinations.values(node) == set() for node in required)
+        return shape if possible(shape) and not lacking else None
 
     def _fits(self, value: Any, shape: Shape) -> bool:
         match shape:
@@ -467,21 +473,6 @@ class Reader:
         if shape.names and not all(self.fits(name, shape.names) for name in value):
             return False
         return all(self.fits(item, self.node_of(shape, name)) for name, item in value.items())
-
-
-def _distinct_rests(rests: tuple[Rest, ...]) -> tuple[Rest, ...]:
-    found: list[Rest] = []
-    for rest in rests:
-        if not among(rest, found):
-            found.append(rest)
-    return tuple(found)
-
-
-def _possible(shape: Object) -> bool:
-    """Whether its limits and its required members leave room for any object."""
-    if shape.absent & set(shape.required):
-        return False
-    return shape.most is None or shape.most >= max(shape.least, len(shape.required))
 
 
 def _within(count: int, least: int, most: int | None) -> bool:

@@ -277,6 +277,22 @@ def distinct(node: Node) -> Node:
     return tuple(found)
 
 
+def distinct_rests(rests: tuple[Rest, ...]) -> tuple[Rest, ...]:
+    """Rests without repetitions."""
+    found: list[Rest] = []
+    for rest in rests:
+        if not among(rest, found):
+            found.append(rest)
+    return tuple(found)
+
+
+def possible(shape: Object) -> bool:
+    """Whether its limits and its required members leave room for any object."""
+    if shape.absent & set(shape.required):
+        return False
+    return shape.most is None or shape.most >= max(shape.least, len(shape.required))
+
+
 def item_of(array: Array, index: int) -> Node:
     """The schemas of the item at `index`."""
     return array.prefix[index] if index < len(array.prefix) else array.items
