@@ -10,6 +10,7 @@ from redraft.constraints import build
 from redraft.constraints.automaton import Budget
 from redraft.constraints.build import schema_of
 from redraft.constraints.json_schema import compile_schema
+from redraft.constraints.json_schema.compiler import MAX_DEPTH
 from redraft.constraints.json_schema.references import Document
 from redraft.constraints.spelling import compile_bytes
 from redraft.errors import ConstraintError
@@ -28,6 +29,28 @@ def test_a_value_of_the_wrong_type_is_refused(keyword: str, value: Any) -> None:
     said = re.escape(f"The schema keyword {keyword!r} has the value {value!r}, which is not allowed.")
     with pytest.raises(ConstraintError, match=said):
         compile_schema({keyword: value}, Budget(), strict=True)
+
+
+@pytest.mark.parametrize("kind", ["string", "array", "integer"])
+@pytest.mark.parametrize("flag", [True, False])
+def test_required_as_a_flag_is_refused_in_a_member_of_any_type(kind: str, flag: bool) -> None:
+    said = re.escape(f"The schema keyword 'required' has the value {flag}, which is not allowed (at '#/properties/a').")
+    with pytest.raises(ConstraintError, match=said):
+        compile_schema({"properties": {"a": {"type": kind, "required": flag}}}, Budget(), strict=False)
+
+
+@pytest.mark.parametrize(("outer", "deepest"), [
+    ({"type": "array", "minItems": 1}, "items"), ({"type": "object", "required": ["a"]}, "properties"),
+    ({"type": "object", "minProperties": 1}, "additionalProperties"),
+])  # fmt: skip
+def test_a_schema_that_is_nested_too_deeply_is_called_so(outer: dict[str, Any], deepest: str) -> None:
+    schema: Any = {"type": "integer"}
+    for level in range(MAX_DEPTH):
+        if level == MAX_DEPTH - 1:
+            assert compile_schema(schema, Budget(), strict=True)
+        schema = {**outer, deepest: {"a": schema} if deepest == "properties" else schema}
+    with pytest.raises(ConstraintError, match=rf"^The schema is nested more than {MAX_DEPTH} levels deep \(at '#/"):
+        compile_schema(schema, Budget(), strict=True)
 
 
 @pytest.mark.parametrize("keyword", ["then", "else"])

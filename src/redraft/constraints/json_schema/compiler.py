@@ -192,6 +192,7 @@ class _Compiler:
         if self._open[key] > (self._unfolding.recursion if key else self._unfolding.anything):
             return NOTHING
         if len(self._inside) >= MAX_DEPTH:
+            self._hindered(f"The schema is nested more than {MAX_DEPTH} levels deep.")
             return NOTHING
         known = self._recalled(key) or self._written(key, node)
         self._met[-1] |= known.met

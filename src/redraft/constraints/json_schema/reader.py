@@ -233,6 +233,7 @@ class Reader:
         """What `type`, `enum` and the keywords of single types allow."""
         for keyword in sorted(REFUSED & raw.keys()):
             self.refuse(keyword)
+        names_of(raw, "required")  # a flag, as drafts up to 3 have it, would go unnoticed in a schema of another type
         names = types_of(raw)
         makers: dict[str, Callable[[Mapping[str, Any]], list[Shape]]] = {
             "null": lambda raw: [Values((None,))], "boolean": lambda raw: [Values((True, False))],
