@@ -192,6 +192,38 @@ def test_many_conditions_on_one_tag(tag: dict[str, Any], otherwise: dict[str, An
     check_exact(schema, [{"tag": tag} | dict.fromkeys(names, 1) for tag in "ablz" for names in named])
 
 
+@pytest.mark.parametrize("keyword", ["oneOf", "anyOf"])
+def test_the_tag_of_a_discriminator_is_always_there(keyword: str) -> None:
+    """As pydantic writes a recursive union of models whose tags have defaults, and reads it."""
+    node: dict[str, Any] = {"$ref": "#/$defs/node"}
+    kinds = {"leaf": {"type": "number"}, "one": node, "all": {"type": "array", "items": node}}
+    branches = [{"type": "object", "properties": {"kind": {"const": kind, "default": kind}, "of": of},
+                 "required": ["of"]} for kind, of in kinds.items()]  # fmt: skip
+    tagged = {"discriminator": {"propertyName": "kind"}, keyword: branches}
+    dfa = compiled({"$defs": {"node": tagged}, **node})
+    for value in (
+        {"kind": "leaf", "of": 1},
+        {"kind": "one", "of": {"kind": "all", "of": []}},
+        {"kind": "all", "of": []},
+    ):
+        assert dfa.matches(written(value))
+    for value in ({"of": 1}, {"kind": "one", "of": {"of": 1}}, {"kind": "leaf", "of": []}, {"kind": "all", "of": 1}):
+        assert not dfa.matches(written(value))
+
+
+@pytest.mark.parametrize("said", [
+    {"propertyName": "other"}, {"propertyName": 1}, {}, "kind", None, {"mapping": {}}, {"propertyName": ["kind"]},
+])  # fmt: skip
+def test_a_discriminator_that_does_not_name_a_member_of_all_branches_says_nothing(said: Any) -> None:
+    branches = [{"type": "object", "properties": {"kind": {"const": kind}, **more}, "additionalProperties": False}
+                for kind, more in (("a", {"other": True}), ("b", {}))]  # fmt: skip
+    schema = {"anyOf": [*branches, {"type": "null"}], "discriminator": said}
+    check_exact(
+        schema, [None, {}, {"kind": "a"}, {"kind": "b"}, {"kind": "c"}, {"kind": "a", "other": 1}, {"other": 1}]
+    )
+    check_exact({**schema, "anyOf": [{"type": "null"}, True]}, [None, {}, 1])
+
+
 def test_alternatives_that_multiply_are_refused() -> None:
     pairs = [{"anyOf": [{"required": [f"{side}{pair}"]} for side in "ab"]} for pair in range(9)]
     members = {f"{side}{pair}": {"type": "integer"} for side in "ab" for pair in range(9)}

@@ -31,7 +31,7 @@ from redraft.constraints.json_schema.keywords import (
     types_of,
 )
 from redraft.constraints.json_schema.negation import ABSENT, EXCLUDE, FRACTION, SOME, UNLIKE
-from redraft.constraints.json_schema.numbers import Bounds, exact
+from redraft.constraints.json_schema.numbers import Bounds
 from redraft.constraints.json_schema.patterns import Patterns
 from redraft.constraints.json_schema.references import Document
 from redraft.constraints.json_schema.shapes import (
@@ -52,6 +52,7 @@ from redraft.constraints.json_schema.shapes import (
     closed,
     distinct,
     distinct_rests,
+    fits_number,
     item_of,
     lowest,
     meet_arrays,
@@ -258,6 +259,8 @@ class Reader:
             shapes = self.both(shapes, self.read(self.document.resolve(raw["$ref"])))
         for branch in schemas_of(raw, "allOf"):
             shapes = self.both(shapes, self.read(branch))
+        if "discriminator" in raw:
+            shapes = self.both(shapes, self.read(self._tagged(raw)))
         if "anyOf" in raw:
             shapes = self.both(shapes, [shape for branch in schemas_of(raw, "anyOf") for shape in self.read(branch)])
         if "oneOf" in raw:
@@ -275,6 +278,18 @@ class Reader:
                 left = [left for shape in shapes if (left := self._rest_obeys(shape, kind, rest)) is not None]
                 shapes = self._checked(keyword, shapes, left)
         return shapes
+
+    def _tagged(self, raw: Mapping[str, Any]) -> Raw:
+        """That the member must be there by which OpenAPI's `discriminator` tells branches apart that all declare it.
+
+        To a validator this is an annotation, but those who look for the tag reject what lacks it.
+        """
+        discriminator = raw["discriminator"]
+        name = discriminator.get("propertyName") if isinstance(discriminator, Mapping) else None
+        branches = schemas_of(raw, "anyOf") + schemas_of(raw, "oneOf")
+        found = [shape for branch in branches for shape in self.read(branch) if isinstance(shape, Object)]
+        declared = isinstance(name, str) and bool(found) and all(name in dict(shape.properties) for shape in found)
+        return {"required": [name]} if declared else True
 
     def _rest_obeys(self, shape: Shape, kind: type, schema: Raw) -> Shape | None:
         """The shape with a schema for all members or items not mentioned so far; None if nothing obeys it."""
@@ -443,7 +458,7 @@ class Reader:
             case Values():
                 return canonical(value) in map(canonical, shape.values)
             case Number():
-                return _fits_number(value, shape)
+                return fits_number(value, shape)
             case String():
                 return isinstance(value, str) and self._fits_string(value, shape)
             case Array():
@@ -478,13 +493,3 @@ class Reader:
 
 def _within(count: int, least: int, most: int | None) -> bool:
     return count >= least and (most is None or count <= most)
-
-
-def _fits_number(value: Any, shape: Number) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    number = exact(value)
-    whole = number == number.to_integral_value()
-    if (shape.integer and not whole) or (shape.fraction and whole):
-        return False
-    return shape.bounds.hold(number) and number not in shape.excluded and all(number % m == 0 for m in shape.multiples)

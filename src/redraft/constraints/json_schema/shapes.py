@@ -277,6 +277,17 @@ def distinct(node: Node) -> Node:
     return tuple(found)
 
 
+def fits_number(value: Any, shape: Number) -> bool:
+    """Whether a JSON value is a number that a shape allows."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    number = exact(value)
+    whole = number == number.to_integral_value()
+    if (shape.integer and not whole) or (shape.fraction and whole):
+        return False
+    return shape.bounds.hold(number) and number not in shape.excluded and all(number % m == 0 for m in shape.multiples)
+
+
 def distinct_rests(rests: tuple[Rest, ...]) -> tuple[Rest, ...]:
     """Rests without repetitions."""
     found: list[Rest] = []
