@@ -180,6 +180,17 @@ def test_a_recursive_union_of_many_tagged_objects() -> None:
     check_exact({"$defs": {"node": {"oneOf": [{"type": "integer"}, *branches]}}, **node}, values)
 
 
+def test_a_recursive_union_of_open_objects() -> None:
+    """What an object must have tells the branches apart; what fails the other branches is recursive, too."""
+    node = {"$ref": "#/$defs/node"}
+    members = {"and": {"type": "array", "items": node}, "or": {"type": "array", "items": node}, "not": node,
+               "is": {"enum": [1, "a"]}}  # fmt: skip
+    branches = [{"type": "object", "properties": {name: of}, "required": [name]} for name, of in members.items()]
+    inner = [{}, {"is": 1}, {"is": 2}, {"and": []}, {"or": []}, {"not": 1}]
+    values = [*inner, *({"not": value} for value in inner), *({"or": [value, {"is": "a"}]} for value in inner), 1]
+    check_exact({"$defs": {"node": {"oneOf": branches}}, **node}, values)
+
+
 @pytest.mark.parametrize("tag", [{"enum": list("abcdefghijkl")}, {"type": "string"}])
 @pytest.mark.parametrize("otherwise", [{}, {"else": {"maxProperties": 3}}])
 def test_many_conditions_on_one_tag(tag: dict[str, Any], otherwise: dict[str, Any]) -> None:

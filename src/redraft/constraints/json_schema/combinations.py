@@ -43,6 +43,8 @@ class Combinations:
 
     def __init__(self, reader: Reader, document: Document) -> None:
         self._reader, self._document = reader, document
+        self.looking = False
+        """Whether a node is being read only to find out whether anything obeys it; those inside it are not then."""
 
     def one_of(self, shapes: list[Shape], branches: list[Raw]) -> list[Shape]:
         """What obeys exactly one branch."""
@@ -180,16 +182,29 @@ class Combinations:
         declared = {name for name, _ in shape.properties} | set(shape.required)
         limits = (left.required, left.least, left.most) == (shape.required, shape.least, shape.most)
         if limits and not (left.absent - shape.absent) & declared:
-            wide = {name: self._listed(node) for name, node in shape.properties}
-            return all(self._listed(node) == wide.get(name) for name, node in left.properties if name in declared)
+            wide = dict(shape.properties)
+            return all(self._alike(node, wide.get(name, ())) for name, node in left.properties if name in declared)
         return False
 
+    def _alike(self, one: Node, other: Node) -> bool:
+        """Whether two nodes obviously allow the same."""
+        if list(map(id, one)) == list(map(id, other)):
+            return True
+        found = self._listed(one)
+        return found is not None and found == self._listed(other)
+
     def _listed(self, node: Node) -> list[Shape] | None:
-        """The shapes of a node; None if they cannot be determined."""
+        """The shapes of a node; None if they cannot be determined, or while another one is looked into: in recursive
+        schemas that would have no end."""
+        if self.looking:
+            return None
+        self.looking = True
         try:
             return self._reader.shapes(node)
         except ConstraintError:
             return None
+        finally:
+            self.looking = False
 
     def _writable(self, shape: Shape, depth: int, named: bool) -> bool:
         """False if a required part obviously obeys nothing, or if `named` and it needs a name that is unknown."""

@@ -99,7 +99,7 @@ class Reader:
 
     def shapes(self, node: Node) -> list[Shape]:
         """What all schemas of a node allow together; any shape of the list will do."""
-        key = tuple(map(id, node))
+        key = self._combinations.looking, *map(id, node)  # inside a node that is looked into less is found out
         if key not in self._known:
             found: list[Shape] = list(ANYTHING)
             for raw in node:
