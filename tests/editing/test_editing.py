@@ -243,7 +243,14 @@ def test_an_empty_span_is_an_insertion(llm: LLM) -> None:
         ("abc", (0, 1), "x", {"max_tokens": 0}, SettingError, "max_tokens is 0"),
         ("abc", (0, 1), "x", {"max_tokens": 19}, SettingError, "it must be from 1 to 18"),
         ("abc", (0, 1), "x", {"steps": 0}, SettingError, "steps is 0"),
-        ("abc", (0, 1), "x", {"tone": "formal"}, SettingError, r"Unknown setting 'tone'; known .*choices.*strength\.$"),
+        (
+            "abc",
+            (0, 1),
+            "x",
+            {"tone": "formal"},
+            SettingError,
+            r"Unknown setting 'tone'; known .*strength, on_progress\.$",
+        ),
         (
             "abc",
             (0, 1),
