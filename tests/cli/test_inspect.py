@@ -1,6 +1,7 @@
 """`inspect`: counts of the large model as published, and of whatever folder is given."""
 
 import json
+import shutil
 from pathlib import Path
 
 import huggingface_hub
@@ -9,6 +10,7 @@ from outcome import Cli
 from safetensors import safe_open
 
 from redraft.model.presets import PRESETS
+from redraft.model.weights import load_model, save_model
 
 
 def test_the_large_model_without_weights(cli: Cli) -> None:
@@ -55,6 +57,15 @@ def test_a_folder_says_in_which_format_it_is_stored(cli: Cli, folder: Path, tmp_
         assert 0 <= (path / "model.safetensors").stat().st_size - sum(files["bytes"].values()) < 100_000  # its header
     assert "quantized (float-quantized), " in cli("inspect", tmp_path / "fp8").out
     assert cli("inspect", "26b-a4b", "--json").json["files"] is None
+
+
+def test_a_folder_of_which_a_part_is_here_is_described_without_it(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    save_model(load_model(folder), tmp_path, max_shard_size=200_000)
+    shutil.copy(folder / "config.json", tmp_path)
+    whole = cli("inspect", tmp_path, "--json").json
+    assert whole["files"]["count"] > 1
+    next(tmp_path.glob("*.safetensors")).unlink()
+    assert cli("inspect", tmp_path, "--json").json == whole | {"files": None}
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """A shape small enough for a CPU, and models of it."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -16,6 +17,18 @@ from redraft.model.presets import preset
 @pytest.fixture(scope="module")
 def config() -> ModelConfig:
     return replace(preset("nano"), num_experts=8, top_k_experts=3)
+
+
+@pytest.fixture(scope="session")
+def all_experts() -> ModelConfig:
+    """Every token takes all experts: a choice among near equals could turn out either way."""
+    return replace(preset("nano"), num_experts=3, top_k_experts=3, max_position_embeddings=8192)
+
+
+@pytest.fixture
+def inference() -> Iterator[None]:
+    with torch.inference_mode():
+        yield
 
 
 @pytest.fixture(scope="module")

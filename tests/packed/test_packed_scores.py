@@ -1,8 +1,5 @@
 """Scores of packed weights, with the cache in pages as on a GPU, against those of plain ones."""
 
-from collections.abc import Iterator
-from dataclasses import replace
-
 import pytest
 import torch
 
@@ -10,21 +7,15 @@ from redraft.config import ModelConfig
 from redraft.diffusion.causal import TokenScore
 from redraft.model import Transformer
 from redraft.model.packed.transformer import PackedTransformer
-from redraft.model.presets import preset
 from redraft.scoring import score_tokens
 from redraft.text.placing import EncodedPrompt
 
+pytestmark = pytest.mark.usefixtures("inference")
+
 
 @pytest.fixture(scope="module")
-def config() -> ModelConfig:
-    """Every token takes all experts: a choice among near equals could turn out either way."""
-    return replace(preset("nano"), num_experts=3, top_k_experts=3, max_position_embeddings=8192)
-
-
-@pytest.fixture(autouse=True)
-def inference() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
+def config(all_experts: ModelConfig) -> ModelConfig:
+    return all_experts
 
 
 def numbers(scores: list[list[TokenScore]]) -> list[float]:

@@ -2,9 +2,7 @@
 
 import gc
 import pkgutil
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -18,21 +16,15 @@ from redraft.errors import PromptError
 from redraft.model.packed.paged_cache import GROWTH, SPARED, PageStore, request_bytes
 from redraft.model.packed.paged_forward import PagedForward
 from redraft.model.packed.transformer import PackedTransformer
-from redraft.model.presets import preset
 from redraft.model.transformer import Transformer
 from redraft.model.vision import ImageEmbeddings
 
+pytestmark = pytest.mark.usefixtures("inference")
+
 
 @pytest.fixture(scope="module")
-def config() -> ModelConfig:
-    """Every token takes all experts: a choice among near equals could turn out either way."""
-    return replace(preset("nano"), num_experts=3, top_k_experts=3, max_position_embeddings=8192)
-
-
-@pytest.fixture(autouse=True)
-def inference() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
+def config(all_experts: ModelConfig) -> ModelConfig:
+    return all_experts
 
 
 def _ids(seed: int, *shape: int) -> Tensor:

@@ -50,12 +50,12 @@ def _config(folder: Path) -> ModelConfig:
 def _files(folder: Path) -> dict[str, Any] | None:
     """What the folder's weights are stored as: bytes by dtype, and the format in which they are quantized, if any.
 
-    None if its weights are not here.
+    None if its weights are not here, or not all of them.
     """
-    from redraft.model.files import read_headers, shards
+    from redraft.model.files import all_here, read_headers, shards
     from redraft.model.folders import CONFIG_FILE, read_json
 
-    if not any(folder.glob("*.safetensors")):
+    if not all_here(folder):
         return None
     sizes: Counter[str] = Counter()
     for entry in read_headers(folder).values():

@@ -153,18 +153,21 @@ def shards(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
+def all_here(folder: Path) -> bool:
+    """Whether all weight files of the folder are there. Raises `CheckpointError` for an index that cannot be read."""
+    if (folder / SINGLE_FILE).is_file():
+        return True
+    return (folder / INDEX_FILE).is_file() and all((folder / name).is_file() for name in _weight_map(folder).values())
+
+
 def tensor_names(folder: Path) -> list[str] | None:
     """The names of the folder's tensors, from the index if not all of its shards are there; None without weights.
 
     Raises `CheckpointError`.
     """
-    if not (folder / SINGLE_FILE).is_file():
-        if not (folder / INDEX_FILE).is_file():
-            return None
-        weight_map = _weight_map(folder)
-        if not all((folder / name).is_file() for name in weight_map.values()):
-            return list(weight_map)
-    return list(read_headers(folder))
+    if all_here(folder):
+        return list(read_headers(folder))
+    return list(_weight_map(folder)) if (folder / INDEX_FILE).is_file() else None
 
 
 def _weight_map(folder: Path) -> dict[str, str]:

@@ -106,7 +106,7 @@ def _gate_kernel(
 ):  # fmt: skip
     """hidden = gelu(gate x) * up x. A tile's weights are 128 columns' gates and ups; the last may have 64 only.
 
-    HALVES: a tile of at most 64 rows is multiplied as such. In bf16 that is slower where few tiles are.
+    HALVES: a tile of at most 64 rows is multiplied as such. In bf16 that is slower where few tiles are so short.
     """
     ring = _new_ring(weight, DEPTH, STAGES, 129)  # 128 threads that copy rows, and the bulk copies
     walk = gate_walk(tiles, counts)
