@@ -168,8 +168,10 @@ def test_a_terminal_shows_the_likeliest_length_that_is_still_open(folder: Path) 
 
     def watching(lead: str) -> Callable[[DenoiseStep], None]:
         watch = Watch(llm, Console(), "filling", "hole", "filled", steps=3, lead=lead)
+        assert watch.on_record is None  # there is no terminal
         watch._screen = screen  # type: ignore[assignment]
-        return watch.record
+        assert watch.on_record is not None
+        return watch.on_record
 
     screen, lead = Screen(), "class A:\n    retu"
     watched = watching(lead)

@@ -67,7 +67,7 @@ def edit(
     llm = model.load()
     steps = fill_settings(llm.defaults, given, DEFAULT_STEPS).steps
     with Watch(llm, Console(stderr=True, highlight=False), "editing", "part", "edited", steps=steps) as watch:
-        shown = {"on_record": watch.record, "on_progress": watch.progress}
+        shown = {"on_record": watch.on_record, "on_progress": watch.progress}
         result = llm.edit(text, span, instruction, strength=strength, **shown, **given, **limits)
     finish(result, file, write=write, json=json)
     if json:

@@ -90,7 +90,7 @@ def _fill(llm: LLM, pieces: Sequence[str], given: dict[str, Any], console: Conso
     lead = _last_lines(pieces[0]) if len(pieces) == 2 else ""
     steps = fill_settings(llm.defaults, {name: given[name] for name in given if name != "length"}).steps
     with Watch(llm, console, "trying every length", "hole", "filled", steps=steps, lead=lead) as watch:
-        return llm.fill(pieces, on_record=watch.record, on_progress=watch.progress, **given)
+        return llm.fill(pieces, on_record=watch.on_record, on_progress=watch.progress, **given)
 
 
 def _last_lines(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from itertools import count
 from typing import TYPE_CHECKING, Self
@@ -58,10 +59,14 @@ class Watch:
             part = f"{self._noun} {done + 1} of {all}" if all > 1 else ""
             self._screen.begin(part, f"{part}: {self._doing}" if part else self._doing)
 
-    def record(self, record: DenoiseStep) -> None:
+    @property
+    def on_record(self) -> Callable[[DenoiseStep], None] | None:
+        """What a filling or an edit calls with its steps; None without a terminal, so that they are not recorded."""
+        return None if self._screen is None else self._record
+
+    def _record(self, record: DenoiseStep) -> None:
         """Show a step of the likeliest length that has not settled yet."""
-        if self._screen is None:
-            return
+        assert self._screen is not None
         if record.step == 0 and record.request_id == 0:  # the first record of a hole
             self._settled = set()
             self._screen.lead = self._lead[: len(self._lead) - self._retaken(record)]
