@@ -13,9 +13,9 @@ import pytest
 import torch
 from compiling import Compiled, bf16, compiled, fp32, int32, meta
 from test_hopper_code import COUNTERS, HEADS, ROWS, SEGMENT, SEGMENTS, TABLE, VOCAB, WIDTH, soft_embeddings
-from test_hopper_products import INNER, packed, routed, rows_for
+from test_hopper_products import both_products, layer_of
 
-from redraft.kernels.packed import PackedExperts, PackedFp8, Rows8, values_and_scale
+from redraft.kernels.packed import PackedFp8, Rows8, values_and_scale
 from redraft.kernels.triton import attention, descriptors, experts, head, linear, routing, self_conditioning, tables
 
 
@@ -37,8 +37,7 @@ def everything(capability: int) -> list[Compiled]:
         x, gate = bf16(rows, WIDTH), bf16(count, WIDTH)
         found += compiled(routing.route_rows, x, gate, fp32(count), 8, 64, int32(SEGMENTS), **given)
     for weights, rows in product(("plain", "fp8", "int4") if fp8 else ("plain",), (256, 1024, 4096)):
-        layer = PackedExperts(packed(weights, 2 * INNER, WIDTH), packed(weights, WIDTH, INNER))
-        found += compiled(experts.experts, rows_for(weights, rows, WIDTH), routed(rows, weights), layer, **given)
+        found += compiled(both_products, rows, weights, layer_of(weights), **given)
     if fp8:
         x = Rows8(meta(ROWS, WIDTH, dtype=torch.float8_e4m3fn), fp32(ROWS, 1))
         weight = PackedFp8(meta(8192, WIDTH, dtype=torch.float8_e4m3fn), fp32(8192))

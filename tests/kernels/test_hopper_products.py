@@ -13,7 +13,8 @@ from triton.backends.compiler import GPUTarget
 
 from redraft.kernels.packed import Packed, PackedExperts, PackedFp8, PackedInt4, Rows8
 from redraft.kernels.triton import experts, linear, routing, tables
-from redraft.kernels.triton.routing import Routing
+from redraft.kernels.triton.experts import Plan
+from redraft.kernels.triton.routing import Routing, max_tiles
 
 EXPERTS, TOP_K, WIDTH, INNER = 128, 8, 2816, 704
 FP8_PRODUCT, BF16_PRODUCT = "f32.e4m3.e4m3", "f32.bf16.bf16"
@@ -39,14 +40,22 @@ def rows_for(weights: str, count: int, width: int) -> Tensor | Rows8:
     return Rows8(meta(count, width, dtype=torch.float8_e4m3fn), meta(count, 1))
 
 
-def routed(rows: int, weights: str, layer: PackedExperts | None = None) -> Routing:
-    block = experts.block_rows(rows_for(weights, rows, WIDTH), TOP_K, EXPERTS, layer or layer_of(weights))
-    return Routing(
+def planned(rows: int, weights: str, layer: PackedExperts | None = None) -> tuple[Routing, Plan]:
+    plan = experts.plan_products(rows_for(weights, rows, WIDTH), layer or layer_of(weights), TOP_K, EXPERTS)
+    block = plan.block_rows
+    routing = Routing(
         index=int32(rows, TOP_K), weight=meta(rows, TOP_K),
         order=int32(rows * TOP_K),
-        tiles=int32(routing.max_tiles(rows, TOP_K, EXPERTS, block), 3),
-        counts=int32(2), block_rows=block, experts=EXPERTS,
+        tiles=int32(max_tiles(rows, TOP_K, EXPERTS, block), 3),
+        counts=int32(2), block_rows=block, num_experts=EXPERTS,
     )  # fmt: skip
+    return routing, plan
+
+
+def both_products(rows: int, weights: str, layer: PackedExperts) -> None:
+    """Both products of a layer."""
+    routing, plan = planned(rows, weights, layer)
+    experts.experts(rows_for(weights, rows, WIDTH), routing, layer, plan)
 
 
 @pytest.mark.parametrize("rows", [256, 1024, 4096])
@@ -54,7 +63,7 @@ def routed(rows: int, weights: str, layer: PackedExperts | None = None) -> Routi
 def test_products_over_experts_use_hopper_s_instructions(weights: str, rows: int) -> None:
     layer = layer_of(weights)
     with caught_launches(GPUTarget("cuda", 90, 32)) as found:
-        experts.experts(rows_for(weights, rows, WIDTH), routed(rows, weights), layer)
+        both_products(rows, weights, layer)
     products = [kernel for kernel in found if kernel.name != "quantize_kernel"]
     by_gluon = rows > 256 or weights == "int4"
     assert [kernel.name for kernel in products] == (
@@ -71,7 +80,8 @@ def test_products_over_experts_use_hopper_s_instructions(weights: str, rows: int
 def test_int4_codes_reach_the_product_in_registers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unpacked codes must not take the way through shared memory: no store there inside the loop over inputs."""
     monkeypatch.setitem(tables.GLUON_ROWS, "int4", ())
-    found = compiled(experts.gate, rows_for("int4", 256, WIDTH), routed(256, "int4"), packed("int4", 2 * INNER, WIDTH))
+    routing, plan = planned(256, "int4")
+    found = compiled(experts.gate, rows_for("int4", 256, WIDTH), routing, packed("int4", 2 * INNER, WIDTH), plan)
     loop = only(found, "gate_kernel").ptx.split("wgmma.mma_async")
     assert not any("st.shared" in part for part in loop[1:-1])
 
@@ -80,7 +90,7 @@ def test_int4_codes_reach_the_product_in_registers(monkeypatch: pytest.MonkeyPat
 def test_int4_products_in_gluon_run_beside_the_scaling_of_others(rows: int, products: int) -> None:
     layer = layer_of("int4")
     with caught_launches(GPUTarget("cuda", 90, 32)) as found:
-        experts.experts(rows_for("int4", rows, WIDTH), routed(rows, "int4"), layer)
+        both_products(rows, "int4", layer)
     for name, blocks in ("_gate_kernel", 2), ("_down_kernel", 3):  # of 64 inputs, in the loop and behind it
         ptx = only(found, name).ptx
         jobs = 2 * 2 * blocks  # of either group of warps
@@ -91,7 +101,7 @@ def test_int4_products_in_gluon_run_beside_the_scaling_of_others(rows: int, prod
 def test_int4_products_of_few_rows_are_made_by_four_groups_of_warps() -> None:
     layer = layer_of("int4")
     with caught_launches(GPUTarget("cuda", 90, 32)) as found:
-        experts.experts(rows_for("int4", 256, WIDTH), routed(256, "int4"), layer)
+        both_products(256, "int4", layer)
     for name, blocks in ("_gate_kernel", 2), ("_down_kernel", 3):  # of 64 inputs, in the loop and behind it
         ptx = only(found, name).ptx
         assert ptx.count("wgmma.mma_async") == 4 * blocks * 2  # twice 32 inputs
@@ -101,10 +111,10 @@ def test_int4_products_of_few_rows_are_made_by_four_groups_of_warps() -> None:
 @pytest.mark.parametrize("rows", [256, 1024, 4096])
 @pytest.mark.parametrize("groups", [(64, 32), (32, 64)])
 def test_int4_products_of_different_groups_share_their_tiles(groups: tuple[int, int], rows: int) -> None:
-    """Kernels in Gluon take groups of 64 alone, and tiles that Triton's do not."""
+    """Kernels in Gluon take groups of 64 alone, and both products have the tiles of one routing."""
     layer = PackedExperts(packed("int4", 2 * INNER, WIDTH, groups[0]), packed("int4", WIDTH, INNER, groups[1]))
     with caught_launches(GPUTarget("cuda", 90, 32)) as found:
-        experts.experts(rows_for("int4", rows, WIDTH), routed(rows, "int4", layer), layer)
+        both_products(rows, "int4", layer)
     assert len([kernel for kernel in found if kernel.name != "quantize_kernel"]) == 2
 
 
@@ -114,7 +124,7 @@ def test_every_group_of_warps_remembers_its_place_in_the_ring(weights: str, rows
     """From tile to tile: Triton 3.6 drops a number that changes there if only the bounds of inner loops use it."""
     layer = layer_of(weights, inner)
     with caught_launches(GPUTarget("cuda", 90, 32)) as found:
-        experts.experts(rows_for(weights, rows, WIDTH), routed(rows, weights), layer)
+        both_products(rows, weights, layer)
     groups, copies = 4 if rows == 256 else 2, 2 if weights == "int4" else 1
     for name in "_gate_kernel", "_down_kernel":
         walks = re.findall(r"scf\.for %index.*", only(found, name).ir)
@@ -156,6 +166,6 @@ def test_dense_products(outputs: int, warps: int) -> None:
 def test_a_card_without_hopper_s_instructions_has_room_for_every_plan(weights: str, rows: int) -> None:
     layer = layer_of(weights)
     with caught_launches(GPUTarget("cuda", 89, 32)) as found:
-        experts.experts(rows_for(weights, rows, WIDTH), routed(rows, weights), layer)
+        both_products(rows, weights, layer)
     assert all(kernel.shared <= 99 * 1024 for kernel in found)
     assert all("wgmma" not in kernel.ptx for kernel in found)

@@ -11,6 +11,7 @@ from redraft.kernels.gluon import experts as gluon_experts
 from redraft.kernels.gluon import int4_experts, int4_few_rows
 from redraft.kernels.packed import PackedExperts, Rows8
 from redraft.kernels.triton import experts, linear, routing, tables
+from redraft.kernels.triton.experts import GluonPlan, Plan
 from redraft.kernels.triton.quantize import quantize_rows, quantize_rows_eager
 from redraft.kernels.triton.routing import Routing
 from redraft.quant.fp8 import quantize_fp8
@@ -44,9 +45,17 @@ def layer(weights: str) -> PackedExperts:
     return PackedExperts(prepare(quantize_int4(gate_up, first)), prepare(quantize_int4(down, second)))
 
 
-def routed(x: Tensor, router: Tensor, weights: str, lengths: Tensor | None = None) -> Routing:
-    block = experts.block_rows(rows_for(weights, x), TOP_K, EXPERTS, layer(weights))
-    return routing.route_rows(x, router, torch.ones(EXPERTS), TOP_K, block, lengths)
+def planned(
+    x: Tensor, router: Tensor, weights: str, packed: PackedExperts, lengths: Tensor | None = None
+) -> tuple[Routing, Plan]:
+    plan = experts.plan_products(rows_for(weights, x), packed, TOP_K, EXPERTS)
+    return routing.route_rows(x, router, torch.ones(EXPERTS), TOP_K, plan.block_rows, lengths), plan
+
+
+def computed(x: Tensor, router: Tensor, weights: str, packed: PackedExperts, lengths: Tensor | None = None) -> Tensor:
+    """The rows' outputs [T,K,D] of the experts that they choose."""
+    routed, plan = planned(x, router, weights, packed, lengths)
+    return experts.experts(rows_for(weights, x), routed, packed, plan)
 
 
 def rows_for(weights: str, x: Tensor) -> Tensor | Rows8:
@@ -61,13 +70,13 @@ def error(ours: Tensor, exact: Tensor) -> float:
 @pytest.mark.parametrize("rows", [64, 300, 1024])
 def test_plain_experts(rows: int) -> None:
     x, weights = bf16(rows, WIDTH), layer("plain")
-    plan = routed(x, bf16(EXPERTS, WIDTH), "plain")
-    choice = plan.index.long(), plan.weight
+    routed, plan = planned(x, bf16(EXPERTS, WIDTH), "plain", weights)
+    choice = routed.index.long(), routed.weight
     assert isinstance(weights.gate_up, Tensor)
     assert isinstance(weights.down, Tensor)
     exact = eager.experts(x.float(), *choice, weights.gate_up.float(), weights.down.float())
     allowed = error(eager.experts(x, *choice, weights.gate_up, weights.down), exact)
-    assert error(experts.experts(x, plan, weights).float().sum(1), exact) <= 2 * allowed
+    assert error(experts.experts(x, routed, weights, plan).float().sum(1), exact) <= 2 * allowed
 
 
 @pytest.mark.parametrize("rows", [64, 300, 1024])
@@ -75,40 +84,37 @@ def test_plain_experts(rows: int) -> None:
 def test_each_product_in_low_precision(weights: str, rows: int) -> None:
     """Against fp32 on the same numbers: nothing but the rounding of the result to bf16, or to bf16 and e4m3."""
     x, packed = rows_for(weights, bf16(rows, WIDTH)), layer(weights)
-    plan = routed(bf16(rows, WIDTH), bf16(EXPERTS, WIDTH), weights)
-    hidden, exact = experts.gate(x, plan, packed.gate_up), experts.gate_eager(x, plan, packed.gate_up)
+    routed, plan = planned(bf16(rows, WIDTH), bf16(EXPERTS, WIDTH), weights, packed)
+    hidden, exact = experts.gate(x, routed, packed.gate_up, plan), experts.gate_eager(x, routed, packed.gate_up)
     assert isinstance(hidden, Rows8)
     assert isinstance(exact, Rows8)
     assert error(hidden.dequantize(torch.float32), exact.dequantize(torch.float32)) < 0.03
-    exact = experts.down_eager(hidden, plan, packed.down, torch.float32)
-    assert error(experts.down(hidden, plan, packed.down), exact) < 2 * 2**-9
+    exact = experts.down_eager(hidden, routed, packed.down, torch.float32)
+    assert error(experts.down(hidden, routed, packed.down, plan), exact) < 2 * 2**-9
 
 
 @pytest.mark.parametrize("weights", FORMATS)
 def test_a_row_does_not_depend_on_the_rows_beside_it(weights: str) -> None:
     x, router, packed = bf16(2048, WIDTH), bf16(EXPERTS, WIDTH), layer(weights)
 
-    def run(count: int) -> Tensor:
-        return experts.experts(rows_for(weights, x[:count]), routed(x[:count], router, weights), packed)
-
-    few = run(64)
+    few = computed(x[:64], router, weights, packed)
     for count in (100, 512, 2048):
-        assert torch.equal(run(count)[:64], few)
+        assert torch.equal(computed(x[:count], router, weights, packed)[:64], few)
 
 
 @pytest.mark.parametrize("half", [100, 800])
 @pytest.mark.parametrize("weights", ["plain", "fp8"])
-def test_experts_in_gluon_have_the_same_bits(weights: str, half: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_experts_in_gluon_have_the_same_bits(weights: str, half: int) -> None:
     """Tiles of few rows, of many, and of dead ones, of experts that many rows choose and few; 50 on average, or 400."""
     x, router, packed = bf16(2 * half, WIDTH), bf16(EXPERTS, WIDTH), layer(weights)
     if not gluon_experts.fits(x, WIDTH, INNER):
         pytest.skip("needs a Hopper GPU")
     router[: EXPERTS // 2] += 0.2 * x[:half].mean(0)
     lengths = torch.tensor([half * 7 // 8, half], dtype=torch.int32)
-    rows, plan = rows_for(weights, x), routed(x, router, weights, lengths)
-    ours = experts.experts(rows, plan, packed)
-    monkeypatch.setattr(gluon_experts, "fits", lambda *shape: False)
-    assert torch.equal(ours, experts.experts(rows, plan, packed))
+    rows, (routed, plan) = rows_for(weights, x), planned(x, router, weights, packed, lengths)
+    assert isinstance(plan, GluonPlan)
+    theirs = experts.experts(rows, routed, packed, tables.plan(weights, routed.mean))
+    assert torch.equal(experts.experts(rows, routed, packed, plan), theirs)
 
 
 @pytest.mark.parametrize(("rows", "favoured"), [(64, 0.0), (120, 0.0), (300, 0.0), (1600, 0.2)])
@@ -123,20 +129,20 @@ def test_int4_experts_in_gluon_have_the_same_bits(
     router[: EXPERTS // 2] += favoured * x[: rows // 2].mean(0)
     lengths = torch.tensor([rows // 2 - 9, rows // 2], dtype=torch.int32)
     monkeypatch.setitem(tables.GLUON_ROWS, "int4", ((0, lines),))
-    plan = routed(x, router, "int4", lengths)
+    routed, plan = planned(x, router, "int4", packed, lengths)
+    assert isinstance(plan, GluonPlan)
     assert plan.block_rows == lines
-    ours = experts.experts(quantize_rows(x), plan, packed)
+    ours = experts.experts(quantize_rows(x), routed, packed, plan)
     monkeypatch.setattr(int4_experts, "fits", lambda *shape: False)
-    assert torch.equal(ours, experts.experts(quantize_rows(x), routed(x, router, "int4", lengths), packed))
+    assert torch.equal(ours, computed(x, router, "int4", packed, lengths))
 
 
 @pytest.mark.parametrize("weights", FORMATS)
 def test_dead_rows_are_zeros_and_change_nothing(weights: str) -> None:
     x, router, packed = bf16(128, WIDTH), bf16(EXPERTS, WIDTH), layer(weights)
     x[40:64] = torch.nan
-    plan = routed(x, router, weights, torch.tensor([40, 64], dtype=torch.int32))
-    ours = experts.experts(rows_for(weights, x), plan, packed)
-    alone = experts.experts(rows_for(weights, x[:40]), routed(x[:40], router, weights), packed)
+    ours = computed(x, router, weights, packed, torch.tensor([40, 64], dtype=torch.int32))
+    alone = computed(x[:40], router, weights, packed)
     assert (ours[40:64] == 0).all()
     assert torch.equal(ours[:40], alone)
 
@@ -198,5 +204,5 @@ def test_the_same_work_twice_gives_the_same_bits() -> None:
     for weights in FORMATS:
         packed = layer(weights)
         torch.cuda.synchronize()
-        one, two = (experts.experts(rows_for(weights, x), routed(x, router, weights), packed) for _ in range(2))
+        one, two = (computed(x, router, weights, packed) for _ in range(2))
         assert torch.equal(one, two)

@@ -84,7 +84,7 @@ def test_rates_follow_from_times() -> None:
 
 def routing(index: list[list[int]]) -> Routing:
     empty = torch.zeros(0)
-    return Routing(torch.tensor(index), empty, empty, empty, empty, block_rows=16, experts=8)
+    return Routing(torch.tensor(index), empty, empty, empty, empty, block_rows=16, num_experts=8)
 
 
 def test_experts_are_counted_once_per_layer_and_not_where_rows_take_none() -> None:

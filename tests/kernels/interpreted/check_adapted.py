@@ -46,11 +46,11 @@ def adapted(stored: str, changed: str) -> PackedModel:
 def test_a_layer_of_which_one_weight_is_changed(stored: str, changed: str) -> None:
     (share,) = adapted(stored, changed).shards
     x = normal(ROWS, CONFIG.hidden_size)
-    _, rows = after_attention(share, 0, x, [normal(ROWS, CONFIG.hidden_size, seed=1)])
+    _, rows = after_attention(0, share, x, [normal(ROWS, CONFIG.hidden_size, seed=1)])
     assert isinstance(rows.mlp, Rows8) == (changed != "mlp.gate")
     assert isinstance(rows.experts, Rows8) == changed.startswith("mlp")
-    ours = feed_forward(share, 0, rows, None)
+    ours = feed_forward(0, share, rows, None)
     with kernels.force("eager"):
-        theirs = feed_forward(share, 0, rows, None)
+        theirs = feed_forward(0, share, rows, None)
     for found, expected in zip(ours, theirs, strict=True):
         assert float((found - expected).norm() / expected.norm()) < 0.06

@@ -12,7 +12,7 @@ from making import ints, normal, route
 from torch import Tensor
 
 from redraft.kernels.packed import PackedExperts
-from redraft.kernels.triton import attention, descriptors, experts, head, self_conditioning, tables
+from redraft.kernels.triton import attention, descriptors, experts, head, self_conditioning
 from redraft.kernels.triton.attention import AttentionTile
 from redraft.kernels.triton.head import HeadResult, HeadTile
 from redraft.kernels.triton.self_conditioning import SoftTile, soft_embeddings
@@ -73,9 +73,9 @@ def test_soft_embeddings(both: Callable[..., None], fp8: bool) -> None:
     both(results)
 
 
-def test_experts(both: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_experts(both: Callable[..., None]) -> None:
     tile = replace(TILE, tma=True)
-    monkeypatch.setattr(tables, "plan", lambda *_: replace(PLAN, gate=tile, down=tile))
+    plan = replace(PLAN, gate=tile, down=tile)
     x = normal(48, GATE_UP.shape[2])
     routing = route(normal(48, len(GATE_UP)), torch.ones(len(GATE_UP)), TOP_K, PLAN.block_rows)
-    both(lambda: [experts.experts(x, routing, PackedExperts(GATE_UP, DOWN))])
+    both(lambda: [experts.experts(x, routing, PackedExperts(GATE_UP, DOWN), plan)])

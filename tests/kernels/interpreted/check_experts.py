@@ -13,10 +13,10 @@ from redraft import kernels
 from redraft.errors import SettingError
 from redraft.kernels import eager
 from redraft.kernels.packed import Packed, PackedExperts, Rows8
-from redraft.kernels.triton import experts, tables
+from redraft.kernels.triton import experts
 from redraft.kernels.triton.quantize import quantize_rows_eager
 from redraft.kernels.triton.routing import Routing
-from redraft.kernels.triton.tables import Plan, Tile
+from redraft.kernels.triton.tables import Tile, TritonPlan
 from redraft.quant.fp8 import quantize_fp8
 from redraft.quant.int4 import quantize_int4
 from redraft.quant.prepare import Stored, prepare
@@ -25,10 +25,9 @@ from redraft.quant.prepare import Stored, prepare
 pytestmark = pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning", "ignore:All-NaN slice:RuntimeWarning")
 
 ROWS, EXPERTS, TOP_K, WIDTH, INNER = 48, 3, 2, 128, 64
-PLANNED = tables.plan
 TILE = Tile(columns=64, depth=64, stages=2, warps=4)
 BLOCK_ROWS = 32
-PLAN = Plan(mean=inf, block_rows=BLOCK_ROWS, gate=TILE, down=TILE)
+PLAN = TritonPlan(mean=inf, block_rows=BLOCK_ROWS, gate=TILE, down=TILE)
 FORMATS: dict[str, Callable[[Tensor], Stored]] = {
     "fp8": quantize_fp8,
     "int4": quantize_int4,
@@ -37,11 +36,6 @@ FORMATS: dict[str, Callable[[Tensor], Stored]] = {
 
 
 GATE_UP, DOWN = 0.1 * normal(EXPERTS, 2 * INNER, WIDTH, seed=1), 0.1 * normal(EXPERTS, WIDTH, INNER, seed=2)
-
-
-@pytest.fixture(autouse=True)
-def _tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tables, "plan", lambda *_: PLAN)
 
 
 @pytest.fixture(params=[None, [10, 0, 16]], ids=["all live", "some dead"])
@@ -61,7 +55,7 @@ def error(ours: Tensor, theirs: Tensor) -> float:
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-6), (torch.float16, 1e-3)])
 def test_plain_weights(routing: Routing, dtype: torch.dtype, bound: float) -> None:
     x = normal(ROWS, WIDTH)
-    ours = experts.experts(x.to(dtype), routing, PackedExperts(GATE_UP.to(dtype), DOWN.to(dtype)))
+    ours = experts.experts(x.to(dtype), routing, PackedExperts(GATE_UP.to(dtype), DOWN.to(dtype)), PLAN)
     alive = routing.index[:, 0] >= 0
     theirs = eager.experts(x[alive], routing.index[alive].long(), routing.weight[alive], GATE_UP, DOWN)
     assert ours.dtype == dtype
@@ -72,7 +66,7 @@ def test_plain_weights(routing: Routing, dtype: torch.dtype, bound: float) -> No
 @pytest.mark.parametrize("stored", FORMATS.values(), ids=FORMATS)
 def test_gate_in_low_precision(routing: Routing, stored: Callable[[Tensor], Stored]) -> None:
     x, weight = quantize_rows_eager(normal(ROWS, WIDTH)), prepare(stored(GATE_UP))
-    ours, theirs = experts.gate(x, routing, weight), experts.gate_eager(x, routing, weight)
+    ours, theirs = experts.gate(x, routing, weight, PLAN), experts.gate_eager(x, routing, weight)
     assert isinstance(ours, Rows8)
     assert isinstance(theirs, Rows8)
     count = live(routing)
@@ -84,7 +78,7 @@ def test_gate_in_low_precision(routing: Routing, stored: Callable[[Tensor], Stor
 @pytest.mark.parametrize("stored", FORMATS.values(), ids=FORMATS)
 def test_down_in_low_precision(routing: Routing, stored: Callable[[Tensor], Stored]) -> None:
     hidden, weight = hidden_rows(), prepare(stored(DOWN))
-    ours = experts.down(hidden, routing, weight, torch.float32)
+    ours = experts.down(hidden, routing, weight, PLAN, torch.float32)
     theirs = experts.down_eager(hidden, routing, weight, torch.float32)
     assert error(ours, theirs) < 1e-6
     assert (ours[routing.index < 0] == 0).all()
@@ -96,23 +90,21 @@ def hidden_rows() -> Rows8:
 
 @pytest.mark.parametrize("stored", [prepare, quantize_fp8, quantize_int4])
 @pytest.mark.parametrize("change", [{"columns": 128}, {"small": 16}, {"depth": 32}, {"depth": 128}], ids=str)
-def test_every_way_to_cut_a_product_gives_the_same(
-    stored: Callable[[Tensor], Stored], change: dict[str, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_way_to_cut_a_product_gives_the_same(stored: Callable[[Tensor], Stored], change: dict[str, int]) -> None:
     weight: Packed = prepare(stored(DOWN))
     lengths = torch.tensor([10, 0, 16], dtype=torch.int32)
     routing = route(normal(ROWS, EXPERTS), torch.ones(EXPERTS), TOP_K, BLOCK_ROWS, lengths)
     hidden = normal(ROWS * TOP_K, INNER, seed=3) if isinstance(weight, Tensor) else hidden_rows()
-    usual = experts.down(hidden, routing, weight, torch.float32)
-    monkeypatch.setattr(tables, "plan", lambda *_: replace(PLAN, down=replace(TILE, **change)))
-    torch.testing.assert_close(experts.down(hidden, routing, weight, torch.float32), usual, rtol=1e-5, atol=1e-5)
+    usual = experts.down(hidden, routing, weight, PLAN, torch.float32)
+    plan = replace(PLAN, down=replace(TILE, **change))
+    torch.testing.assert_close(experts.down(hidden, routing, weight, plan, torch.float32), usual, rtol=1e-5, atol=1e-5)
 
 
 def test_one_expert_takes_all_rows() -> None:
     logits = torch.full((ROWS, EXPERTS), -9.0)
     logits[:, 2] = 9.0
     routing, x = route(logits, torch.ones(EXPERTS), 1, BLOCK_ROWS), normal(ROWS, WIDTH)
-    ours = experts.experts(x, routing, PackedExperts(GATE_UP, DOWN))
+    ours = experts.experts(x, routing, PackedExperts(GATE_UP, DOWN), PLAN)
     gate, up = (x @ GATE_UP[2].T).chunk(2, -1)
     torch.testing.assert_close(ours[:, 0], eager.gelu_gate(gate, up) @ DOWN[2].T, rtol=1e-4, atol=1e-4)
 
@@ -123,7 +115,7 @@ def test_the_same_inputs_give_the_same_bits() -> None:
         PackedExperts(prepare(quantize_int4(GATE_UP)), prepare(quantize_int4(DOWN))),
         quantize_rows_eager(normal(ROWS, WIDTH)),
     )
-    assert torch.equal(experts.experts(x, routing, weights), experts.experts(x, routing, weights))
+    assert torch.equal(experts.experts(x, routing, weights, PLAN), experts.experts(x, routing, weights, PLAN))
 
 
 def test_the_sum_of_a_share_leaves_out_what_others_hold() -> None:
@@ -138,6 +130,6 @@ def test_the_sum_of_a_share_leaves_out_what_others_hold() -> None:
 
 
 def test_widths_that_do_not_fit_are_named() -> None:
-    routing = route(normal(ROWS, EXPERTS), torch.ones(EXPERTS), TOP_K, BLOCK_ROWS)
+    weights = PackedExperts(normal(EXPERTS, 96, WIDTH), normal(EXPERTS, WIDTH, 48))
     with pytest.raises(SettingError, match="96"):
-        experts.gate(normal(ROWS, WIDTH), routing, normal(EXPERTS, 96, WIDTH))
+        experts.plan_products(normal(ROWS, WIDTH), weights, TOP_K, EXPERTS)

@@ -8,6 +8,7 @@ The K rows of a token are summed by the kernel that reads them, best expert firs
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,54 +35,71 @@ from redraft.kernels.triton.language import INTERPRETED, cdiv, next_power_of_2, 
 from redraft.kernels.triton.launch import FEW_ROWS_OF_PRODUCTS, chained
 from redraft.kernels.triton.quantize import quantize_rows, quantize_rows_eager
 from redraft.kernels.triton.routing import Routing
-from redraft.kernels.triton.tables import Plan, Tile
+from redraft.kernels.triton.tables import Tile, TritonPlan
 
 
-def block_rows(x: Rows, top_k: int, experts: int, weights: PackedExperts) -> int:
-    """The most rows of one expert in a tile: an argument of `route_rows` that the products follow.
+@dataclass(frozen=True, slots=True)
+class GluonPlan:
+    """Both products over experts by a module of `kernels.gluon`, in tiles of at most `block_rows` rows."""
 
-    For rows x [T,D], each of which goes to top_k of so many experts, of which `weights` may hold only some. Both
-    products must support such tiles.
+    block_rows: int
+    kernels: Any
+
+
+Plan = TritonPlan | GluonPlan
+
+
+def plan_products(x: Rows, weights: PackedExperts, top_k: int, num_experts: int) -> Plan:
+    """How both products are computed for rows x [T,D], each of which goes to top_k of num_experts.
+
+    `weights` may hold only some of these experts. Raises `SettingError` if no kernel supports the weights' shapes;
+    eager twins take any.
     """
     values, _ = values_and_scale(x)
-    _, width, inner = weights.down.shape
-    name, mean = format_of(weights.gate_up), len(values) * top_k / experts
+    name, mean = format_of(weights.gate_up), len(values) * top_k / num_experts
     rows = tables.gluon_rows(name, mean)
-    both = (weights.gate_up, weights.down)
-    if rows is not None and all(_gluon_kernels(values, weight, rows, width, inner) is not None for weight in both):
-        return rows
-    return tables.plan(name, mean).block_rows
+    kernels = None if rows is None else _gluon_kernels(values, weights, rows)
+    if rows is not None and kernels is not None:
+        return GluonPlan(rows, kernels)
+    if use_triton(values):
+        _check_shapes(weights)
+    return tables.plan(name, mean)
 
 
-def _in_gluon(x: Tensor, weight: Packed, routing: Routing, width: int, inner: int) -> Any:
-    """The kernels of `kernels.gluon` for rows x and an expert weight if `block_rows` has chosen them, else None."""
-    rows = tables.gluon_rows(format_of(weight), routing.mean)
-    if rows is None or rows != routing.block_rows:
-        return None
-    return _gluon_kernels(x, weight, rows, width, inner)
-
-
-def _gluon_kernels(x: Tensor, weight: Packed, rows: int, width: int, inner: int) -> Any:
-    """The kernels of `kernels.gluon` that take x in tiles of this many rows with an expert weight, or None."""
-    if not isinstance(weight, PackedInt4):
+def _gluon_kernels(x: Tensor, weights: PackedExperts, rows: int) -> Any:
+    """The kernels of `kernels.gluon` that take x and these weights in tiles of this many rows, or None."""
+    _, width, inner = weights.down.shape
+    groups = [weight.group for weight in (weights.gate_up, weights.down) if isinstance(weight, PackedInt4)]
+    if not groups:
         return gluon_experts if gluon_experts.fits(x, width, inner) else None
-    if not int4_experts.fits(x, width, inner, weight.group):
+    if not all(int4_experts.fits(x, width, inner, group) for group in groups):
         return None
     return int4_few_rows if rows == int4_few_rows.LINES else int4_experts
 
 
-def experts(x: Rows, routing: Routing, weights: PackedExperts, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+def _check_shapes(weights: PackedExperts) -> None:
+    for weight in (weights.gate_up, weights.down):
+        _, outputs, inputs = weight.shape
+        if outputs % 128 or inputs % 64:
+            message = f"experts of {outputs} x {inputs} do not fit the CUDA kernels, which work in steps of 128 x 64."
+            raise SettingError(message)
+
+
+def experts(
+    x: Rows, routing: Routing, weights: PackedExperts, plan: Plan, dtype: torch.dtype = torch.bfloat16
+) -> Tensor:
     """x [T,D] -> each row's K experts' outputs, [T,K,D], times the router's weights; zeros in dead rows.
 
-    If `weights` are a share of the experts, rows of the others are undefined, and so are dead ones.
+    If `weights` are a share of the experts, rows of the others are undefined, and so are dead ones. `plan` is that of
+    `plan_products` for these rows, and its `block_rows` are those of the routing.
 
     Plain rows go with plain weights and keep their dtype; FP8 and INT4 weights take `Rows8` with a scale per row, and
     give `dtype`.
     """
-    return down(gate(x, routing, weights.gate_up, dtype), routing, weights.down, dtype)
+    return down(gate(x, routing, weights.gate_up, plan, dtype), routing, weights.down, plan, dtype)
 
 
-def gate(x: Rows, routing: Routing, weight: Packed, dtype: torch.dtype = torch.bfloat16) -> Rows:
+def gate(x: Rows, routing: Routing, weight: Packed, plan: Plan, dtype: torch.dtype = torch.bfloat16) -> Rows:
     """x [T,D] -> hidden rows gelu(gate x) * up x [T*K,I], in the order of `routing.order`; undefined in dead rows.
 
     weight [E,2I,D], gate rows first. `Rows8` gives `Rows8`: hidden rows are rounded to `dtype`, then to FP8 in a
@@ -93,21 +111,19 @@ def gate(x: Rows, routing: Routing, weight: Packed, dtype: torch.dtype = torch.b
     total, inner = len(routing.order), both // 2
     values, x_scale = values_and_scale(x)
     out = values.new_empty(total, inner, dtype=values.dtype if x_scale is None else dtype)
-    kernels = _in_gluon(values, weight, routing, width, inner)
-    if kernels is not None:
-        kernels.gate(values, x_scale, *_matrix(weight), routing, out)
-        return out if x_scale is None else quantize_rows(out)
-    tile = _plan(routing, weight).gate
-    # With several GPUs side streams start late, and the dense MLP would find no room beside programs that wait.
-    most = FEW_ROWS_OF_PRODUCTS if weight.shape[0] == routing.experts else 0
-    gate_kernel[len(routing.tiles) * (inner // tile.columns),](
-        values, x_scale, *_matrix(weight, tile), out, routing.order, routing.tiles,
-        D=width, INNER=inner, TOP_K=top_k, **_settings(weight, routing, tile, most),
-    )  # fmt: skip
+    if isinstance(plan, GluonPlan):
+        plan.kernels.gate(values, x_scale, *_matrix(weight), routing, out)
+    else:
+        # With several GPUs side streams start late, and the dense MLP would find no room beside programs that wait.
+        most = FEW_ROWS_OF_PRODUCTS if weight.shape[0] == routing.num_experts else 0
+        gate_kernel[len(routing.tiles) * (inner // plan.gate.columns),](
+            values, x_scale, *_matrix(weight, plan.gate), out, routing.order, routing.tiles,
+            D=width, INNER=inner, TOP_K=top_k, **_settings(weight, routing, plan.gate, most),
+        )  # fmt: skip
     return out if x_scale is None else quantize_rows(out)
 
 
-def down(hidden: Rows, routing: Routing, weight: Packed, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+def down(hidden: Rows, routing: Routing, weight: Packed, plan: Plan, dtype: torch.dtype = torch.bfloat16) -> Tensor:
     """hidden [T*K,I] sorted -> [T,K,D] in the order of assignments, times the router's weight; zeros in dead rows.
 
     weight [E,D,I]. Plain rows keep their dtype, `Rows8` gives `dtype`.
@@ -119,15 +135,13 @@ def down(hidden: Rows, routing: Routing, weight: Packed, dtype: torch.dtype = to
     out = torch.empty(
         *routing.index.shape, width, dtype=dtype if scale is not None else values.dtype, device=values.device
     )
-    kernels = _in_gluon(values, weight, routing, width, inner)
-    if kernels is not None:
-        kernels.down(values, scale, *_matrix(weight), routing, out)
-        return out
-    tile = _plan(routing, weight).down
-    down_kernel[len(routing.tiles) * (width // tile.columns),](
-        values, scale, *_matrix(weight, tile), routing.weight, out, routing.order, routing.tiles,
-        D=width, INNER=inner, **_settings(weight, routing, tile),
-    )  # fmt: skip
+    if isinstance(plan, GluonPlan):
+        plan.kernels.down(values, scale, *_matrix(weight), routing, out)
+    else:
+        down_kernel[len(routing.tiles) * (width // plan.down.columns),](
+            values, scale, *_matrix(weight, plan.down), routing.weight, out, routing.order, routing.tiles,
+            D=width, INNER=inner, **_settings(weight, routing, plan.down),
+        )  # fmt: skip
     return out
 
 
@@ -140,15 +154,6 @@ def sum_of_experts(rows: Tensor, index: Tensor) -> Tensor:
     block = min(next_power_of_2(width), 2048)
     sum_kernel[count, cdiv(width, block)](rows, index, out, width, TOP_K=top_k, BLOCK=block, num_warps=4)
     return out
-
-
-def _plan(routing: Routing, weight: Packed) -> Plan:
-    """How to cut up a product. Raises `SettingError` if the kernels do not support the weight's shape."""
-    _, outputs, inputs = weight.shape
-    if outputs % 128 or inputs % 64:
-        message = f"experts of {outputs} x {inputs} do not fit the CUDA kernels, which work in steps of 128 x 64."
-        raise SettingError(message)
-    return tables.plan(format_of(weight), routing.mean)
 
 
 def format_of(weight: Packed) -> str:

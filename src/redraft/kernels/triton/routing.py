@@ -37,7 +37,7 @@ class Routing:
     tiles       int32 [M,3]   (expert, first, end) into `order`; expert -1 for dead rows; beyond those, first >= end
     counts      int32 [2]     tiles of live rows, all tiles
     block_rows  the most rows in a tile
-    experts     how many experts the rows were routed among
+    num_experts how many experts the rows were routed among
     """
 
     index: Tensor
@@ -46,12 +46,12 @@ class Routing:
     tiles: Tensor
     counts: Tensor
     block_rows: int
-    experts: int
+    num_experts: int
 
     @property
     def mean(self) -> float:
         """The mean number of rows that an expert gets."""
-        return len(self.order) / self.experts
+        return len(self.order) / self.num_experts
 
 
 def max_tiles(rows: int, top_k: int, experts: int, block_rows: int) -> int:

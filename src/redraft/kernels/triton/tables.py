@@ -77,7 +77,7 @@ def routing_tile(rows: int) -> RoutingTile:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class TritonPlan:
     """How experts with at most `mean` rows on average are computed."""
 
     mean: float
@@ -88,25 +88,25 @@ class Plan:
 
 PLANS = {
     "plain": (
-        Plan(
+        TritonPlan(
             mean=16,
             block_rows=32,
             gate=Tile(columns=64, depth=64, stages=3, warps=4, tma=True),
             down=Tile(columns=64, depth=64, stages=4, warps=4),
         ),
-        Plan(
+        TritonPlan(
             mean=40,
             block_rows=64,
             gate=Tile(columns=64, depth=64, stages=3, warps=4, tma=True, small=32),
             down=Tile(columns=128, depth=64, stages=3, warps=4, tma=True, small=32),
         ),
-        Plan(
+        TritonPlan(
             mean=96,
             block_rows=128,
             gate=Tile(columns=64, depth=64, stages=3, warps=4, tma=True, small=64),
             down=Tile(columns=128, depth=64, stages=3, warps=4, tma=True, small=64),
         ),
-        Plan(
+        TritonPlan(
             mean=inf,
             block_rows=128,
             gate=Tile(columns=64, depth=64, stages=3, warps=4, small=32),
@@ -114,19 +114,19 @@ PLANS = {
         ),
     ),
     "fp8": (
-        Plan(
+        TritonPlan(
             mean=16,
             block_rows=32,
             gate=Tile(columns=64, depth=128, stages=3, warps=4, tma=True),
             down=Tile(columns=64, depth=128, stages=3, warps=4, tma=True),
         ),
-        Plan(
+        TritonPlan(
             mean=96,
             block_rows=64,
             gate=Tile(columns=64, depth=128, stages=3, warps=4, tma=True, small=32),
             down=Tile(columns=128, depth=128, stages=3, warps=4, tma=True, small=32),
         ),
-        Plan(
+        TritonPlan(
             mean=inf,
             block_rows=128,
             gate=Tile(columns=64, depth=128, stages=3, warps=4, small=32),
@@ -134,13 +134,13 @@ PLANS = {
         ),
     ),
     "int4": (
-        Plan(
+        TritonPlan(
             mean=40,
             block_rows=32,
             gate=Tile(columns=64, depth=128, stages=3, warps=4),
             down=Tile(columns=128, depth=128, stages=3, warps=4),
         ),
-        Plan(
+        TritonPlan(
             mean=inf,
             block_rows=64,
             gate=Tile(columns=64, depth=128, stages=3, warps=4, small=16),
@@ -163,7 +163,7 @@ def gluon_rows(weights: str, mean: float) -> int | None:
     return next((rows for least, rows in reversed(GLUON_ROWS[weights]) if mean > least), None)
 
 
-def plan(weights: str, mean: float) -> Plan:
+def plan(weights: str, mean: float) -> TritonPlan:
     """The plan for weights in a format ("plain", "fp8", "int4") and the mean number of rows that an expert gets."""
     return next(plan for plan in PLANS[weights] if mean <= plan.mean)
 

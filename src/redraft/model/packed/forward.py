@@ -108,13 +108,12 @@ def _layer(
     The shards' partial sums are gathered: of the attention's output, and of both feed-forward outputs. Of the layer's
     input, as of its output, every device has all rows or its own, see `residual_rows`.
     """
-
-    def feed(context: ShardContext, given: FeedForwardRows) -> tuple[Tensor, Tensor]:
-        return feed_forward(context.shard, number, given, context.takes_experts(canvases_only=canvases_only))
-
+    shards = [context.shard for context in contexts]
+    lengths = [context.takes_experts(canvases_only=canvases_only) for context in contexts]
     (outs,) = group.all_gather(group.map(lambda context, h: context.attention(number, h), contexts, hs))
     xs, given = _after_attention(group, contexts, number, xs, outs)
-    dense, sparse = group.all_gather(*zip(*group.map(feed, contexts, given), strict=True))
+    fed = group.map(partial(feed_forward, number), shards, given, lengths)
+    dense, sparse = group.all_gather(*zip(*fed, strict=True))
     return _end_layer(group, contexts, number, xs, dense, sparse)
 
 
@@ -126,22 +125,14 @@ def _after_attention(
     outs: Sequence[Sequence[Tensor]],
 ) -> tuple[Sequence[Tensor], Sequence[FeedForwardRows]]:
     """A layer's input with its attention added, and what its feed-forward reads [R,D], on each device."""
-
-    def whole(context: ShardContext, x: Tensor, out: Sequence[Tensor]) -> tuple[Tensor, FeedForwardRows]:
-        return after_attention(context.shard, number, x, out)
-
-    def add(context: ShardContext, x: Tensor, out: Sequence[Tensor]) -> Tensor:
-        return add_attention(context.shard, number, x, out, context.own.start)
-
-    def norms(context: ShardContext, rows: Sequence[Tensor]) -> FeedForwardRows:
-        return feed_forward_norms(context.shard, number, rows)
-
+    shards = [context.shard for context in contexts]
     if _hold_all(contexts):
-        xs, given = zip(*group.map(whole, contexts, xs, outs), strict=True)
+        xs, given = zip(*group.map(partial(after_attention, number), shards, xs, outs), strict=True)
         return xs, given
-    xs = group.map(add, contexts, xs, outs)
+    firsts = [context.own.start for context in contexts]
+    xs = group.map(partial(add_attention, number), shards, xs, outs, firsts)
     (rows,) = group.all_gather(xs)
-    return xs, group.map(norms, contexts, rows)
+    return xs, group.map(partial(feed_forward_norms, number), shards, rows)
 
 
 def _end_layer(
@@ -149,24 +140,14 @@ def _end_layer(
     dense: Sequence[Sequence[Tensor]], sparse: Sequence[Sequence[Tensor]],
 ) -> tuple[Sequence[Tensor], Sequence[Rows]]:  # fmt: skip
     """A layer's output, and the norm of it [R,D], on each device."""
-
-    def whole(
-        context: ShardContext, x: Tensor, dense: Sequence[Tensor], sparse: Sequence[Tensor]
-    ) -> tuple[Tensor, Rows]:
-        return end_layer(context.shard, number, x, dense, sparse, context.segments)
-
-    def add(context: ShardContext, x: Tensor, dense: Sequence[Tensor], sparse: Sequence[Tensor]) -> Tensor:
-        return add_experts(context.shard, number, x, dense, sparse, context.segments, context.own.start)
-
-    def norm(context: ShardContext, rows: Sequence[Tensor]) -> Rows:
-        return next_norm(context.shard, number, rows)
-
+    shards, segments = [context.shard for context in contexts], [context.segments for context in contexts]
     if _hold_all(contexts):
-        xs, hs = zip(*group.map(whole, contexts, xs, dense, sparse), strict=True)
+        xs, hs = zip(*group.map(partial(end_layer, number), shards, xs, dense, sparse, segments), strict=True)
         return xs, hs
-    xs = group.map(add, contexts, xs, dense, sparse)
+    firsts = [context.own.start for context in contexts]
+    xs = group.map(partial(add_experts, number), shards, xs, dense, sparse, segments, firsts)
     (rows,) = group.all_gather(xs)
-    return xs, group.map(norm, contexts, rows)
+    return xs, group.map(partial(next_norm, number), shards, rows)
 
 
 def _hold_all(contexts: Sequence[ShardContext]) -> bool:

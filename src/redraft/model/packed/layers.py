@@ -15,7 +15,7 @@ from redraft.kernels.packed import Matrix, PackedFp8, Rows
 from redraft.kernels.streams import in_parallel
 from redraft.kernels.switches import call
 from redraft.kernels.triton import residuals
-from redraft.kernels.triton.experts import block_rows, experts, sum_of_experts
+from redraft.kernels.triton.experts import experts, plan_products, sum_of_experts
 from redraft.kernels.triton.linear import gated_linear, linear
 from redraft.kernels.triton.norms import norm, norm_of_parts
 from redraft.kernels.triton.prefetch import prefetch
@@ -43,25 +43,25 @@ def enter_layer(shard: Shard, x: Tensor) -> Rows:
     return call("next_norm", norm_of_parts, (x,), layer.entering, eps, fp8=takes_fp8(layer.qkv))
 
 
-def after_attention(shard: Shard, number: int, x: Tensor, out: Sequence[Tensor]) -> tuple[Tensor, FeedForwardRows]:
+def after_attention(number: int, shard: Shard, x: Tensor, out: Sequence[Tensor]) -> tuple[Tensor, FeedForwardRows]:
     """A layer's input x [R,D] with its attention's output added, which comes as parts of [R,D], and the norms of it."""
     weights, formats, eps = shard.layers[number].after_attention, _formats(shard, number), shard.config.rms_norm_eps
     return call("after_attention", residuals.after_attention, x, out, weights, eps, **formats)
 
 
-def add_attention(shard: Shard, number: int, x: Tensor, out: Sequence[Tensor], first: int) -> Tensor:
+def add_attention(number: int, shard: Shard, x: Tensor, out: Sequence[Tensor], first: int) -> Tensor:
     """The first half of `after_attention` for the rows x [r,D], of which `first` is the first."""
     weights, eps = shard.layers[number].after_attention, shard.config.rms_norm_eps
     return call("add_attention", residuals.add_attention, x, out, weights, eps, first=first)
 
 
-def feed_forward_norms(shard: Shard, number: int, xs: Sequence[Tensor]) -> FeedForwardRows:
+def feed_forward_norms(number: int, shard: Shard, xs: Sequence[Tensor]) -> FeedForwardRows:
     """The second half of `after_attention`; xs [r,D] are all shards' rows."""
     weights, formats, eps = shard.layers[number].after_attention, _formats(shard, number), shard.config.rms_norm_eps
     return call("feed_forward_norms", residuals.feed_forward_norms, xs, weights, eps, **formats)
 
 
-def feed_forward(shard: Shard, number: int, given: FeedForwardRows, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
+def feed_forward(number: int, shard: Shard, given: FeedForwardRows, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
     """What a layer does between attention and its end, or this shard's part of it.
 
     Returns the dense MLP's output [R,D] and the experts' weighted rows [R,K,D], or the sum [R,1,D] of those that the
@@ -80,7 +80,7 @@ def feed_forward(shard: Shard, number: int, given: FeedForwardRows, lengths: Ten
 
 
 def end_layer(
-    shard: Shard, number: int, x: Tensor, dense: Sequence[Tensor], sparse: Sequence[Tensor], segments: Segments
+    number: int, shard: Shard, x: Tensor, dense: Sequence[Tensor], sparse: Sequence[Tensor], segments: Segments
 ) -> tuple[Tensor, Rows]:
     """A layer's output [R,D] and the next layer's (or the head's) normed input, from all shards' `feed_forward`."""
     weights, eps, fp8 = shard.layers[number].after_experts, shard.config.rms_norm_eps, _next_takes_fp8(shard, number)
@@ -88,7 +88,7 @@ def end_layer(
 
 
 def add_experts(
-    shard: Shard, number: int, x: Tensor, dense: Sequence[Tensor], sparse: Sequence[Tensor], segments: Segments,
+    number: int, shard: Shard, x: Tensor, dense: Sequence[Tensor], sparse: Sequence[Tensor], segments: Segments,
     first: int,
 ) -> Tensor:  # fmt: skip
     """The first half of `end_layer` for the rows x [r,D], of which `first` is the first."""
@@ -96,7 +96,7 @@ def add_experts(
     return call("add_experts", residuals.add_experts, x, dense, sparse, weights, segments, eps, first=first)
 
 
-def next_norm(shard: Shard, number: int, xs: Sequence[Tensor]) -> Rows:
+def next_norm(number: int, shard: Shard, xs: Sequence[Tensor]) -> Rows:
     """The second half of `end_layer`; xs [r,D] are all shards' rows."""
     weight, eps = shard.layers[number].after_experts.following, shard.config.rms_norm_eps
     return call("next_norm", norm_of_parts, xs, weight, eps, fp8=_next_takes_fp8(shard, number))
@@ -122,11 +122,11 @@ def _dense(layer: PackedLayer, mlp_in: Rows, dtype: torch.dtype) -> Tensor:
 def _experts(shard: Shard, layer: PackedLayer, router_in: Tensor, experts_in: Rows, lengths: Tensor | None) -> Tensor:
     """The chosen experts' weighted rows [R,K,D], or the sum [R,1,D] of those that the shard holds."""
     top_k, count = shard.config.top_k_experts, shard.config.num_experts
-    tile = block_rows(experts_in, top_k, count, layer.experts)
+    plan = plan_products(experts_in, layer.experts, top_k, count)
     routing = call(
-        "route", route_rows, router_in, layer.router, layer.expert_scale, top_k, tile, lengths, shard.experts
+        "route", route_rows, router_in, layer.router, layer.expert_scale, top_k, plan.block_rows, lengths, shard.experts
     )
-    rows = call("experts", experts, experts_in, routing, layer.experts, shard.dtype)
+    rows = call("experts", experts, experts_in, routing, layer.experts, plan, shard.dtype)
     return rows if len(shard.experts) == count else call("sum_of_experts", sum_of_experts, rows, routing.index)
 
 

@@ -142,9 +142,9 @@ class PackedTransformer(Model):
             attended = attend(number, q, k, eager.rms_norm(v, None, eps).transpose(1, 2))  # [B,T,N*H]
             attended = as_rows(attended.flatten(0, 1), layer.out)
             out = product("out_linear", attended, layer.out, x.dtype)
-            rows, given = after_attention(shard, number, rows, [out])
-            dense, sparse = feed_forward(shard, number, given, None)
-            rows, h = end_layer(shard, number, rows, [dense], [sparse], segments)
+            rows, given = after_attention(number, shard, rows, [out])
+            dense, sparse = feed_forward(number, shard, given, None)
+            rows, h = end_layer(number, shard, rows, [dense], [sparse], segments)
         assert isinstance(h, Tensor)
         return h.view_as(x)
 
