@@ -189,6 +189,6 @@ def _tiles(q: Tensor) -> dict[str, Any] | None:
     """Options for these queries, if a multiprocessor has room for them."""
     if not q.is_cuda:
         return None
-    from redraft.kernels.triton.language import roomy  # Triton is imported only where there is a GPU
+    from redraft.kernels.triton.hardware import roomy  # Triton is imported only where there is a GPU
 
     return TILES.get(q.shape[-1]) if roomy(q.device) else None

@@ -15,7 +15,8 @@ from torch import Tensor
 from redraft.kernels.gluon.language import bulk_load, descriptor, gl, gluon, hopper, reinterpret, use_gluon
 from redraft.kernels.gluon.ring import await_place, new_barriers
 from redraft.kernels.gluon.running_softmax import edges_of, masked, seen_by, store_means, turns_of, weigh
-from redraft.kernels.triton.language import await_inputs, early
+from redraft.kernels.triton.instructions import await_inputs
+from redraft.kernels.triton.launch import early
 from redraft.kernels.triton.segments import Segments
 
 

@@ -26,7 +26,7 @@ from redraft.kernels.gluon.language import (
 from redraft.kernels.gluon.ring import new_barriers, pass_over
 from redraft.kernels.gluon.walk import down_place, down_tiles, down_walk, gate_place, gate_tiles, gate_walk
 from redraft.kernels.triton.expert_kernels import gelu_gate
-from redraft.kernels.triton.language import processors
+from redraft.kernels.triton.hardware import processors
 from redraft.kernels.triton.routing import Routing
 
 STAGES = 4

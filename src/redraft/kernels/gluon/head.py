@@ -26,7 +26,10 @@ from redraft.kernels.gluon.language import (
     use_gluon,
 )
 from redraft.kernels.gluon.ring import new_barriers
-from redraft.kernels.triton.language import LOG2E, await_inputs, cdiv, early, processors
+from redraft.kernels.triton.hardware import processors
+from redraft.kernels.triton.instructions import await_inputs
+from redraft.kernels.triton.language import LOG2E, cdiv
+from redraft.kernels.triton.launch import early
 from redraft.kernels.triton.segments import KIND_DENOISE, KIND_UNUSED, Segments
 from redraft.kernels.triton.softcap import bounded, capped
 

@@ -18,7 +18,7 @@ from redraft.kernels.gluon.language import descriptor, gl, gluon, use_gluon
 from redraft.kernels.gluon.ring import pass_over
 from redraft.kernels.gluon.walk import down_place, down_tiles, down_walk, gate_place, gate_tiles, gate_walk
 from redraft.kernels.gluon.weights_first import row_facts, store_hidden, store_rows, token_scale
-from redraft.kernels.triton.language import processors
+from redraft.kernels.triton.hardware import processors
 from redraft.kernels.triton.routing import Routing
 
 STAGES = {64: 8, 80: 6}

@@ -20,7 +20,9 @@ from redraft.kernels.gluon.ring import new_barriers, pass_over
 from redraft.kernels.gluon.walk import down_place, down_tiles, down_walk, gate_place, gate_tiles, gate_walk
 from redraft.kernels.gluon.weights_first import row_facts, store_hidden, store_rows, sums_layout, token_scale
 from redraft.kernels.triton.expert_kernels import high_half, low_half
-from redraft.kernels.triton.language import await_inputs, early, processors
+from redraft.kernels.triton.hardware import processors
+from redraft.kernels.triton.instructions import await_inputs
+from redraft.kernels.triton.launch import early
 from redraft.kernels.triton.routing import Routing
 
 LINES = 32

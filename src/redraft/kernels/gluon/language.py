@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from redraft.kernels.triton.language import INTERPRETED, OF_SEGMENTS, capability, triton, use_triton
+from redraft.kernels.triton.hardware import capability
+from redraft.kernels.triton.language import INTERPRETED, OF_SEGMENTS, triton, use_triton
 from redraft.kernels.triton.rehearsal import Rehearsed
 
 if TYPE_CHECKING:  # kernels are another language

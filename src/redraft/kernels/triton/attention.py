@@ -20,17 +20,10 @@ from redraft.kernels.gluon import attention as gluon_attention
 from redraft.kernels.gluon import wide_attention
 from redraft.kernels.packed import Rows, Rows8
 from redraft.kernels.triton.descriptors import bulk_copies, descriptor, load_tile
-from redraft.kernels.triton.language import (
-    LOG2E,
-    await_inputs,
-    cdiv,
-    early,
-    jit,
-    next_power_of_2,
-    roomy,
-    tl,
-    use_triton,
-)
+from redraft.kernels.triton.hardware import roomy
+from redraft.kernels.triton.instructions import await_inputs
+from redraft.kernels.triton.language import LOG2E, cdiv, jit, next_power_of_2, tl, use_triton
+from redraft.kernels.triton.launch import early
 from redraft.kernels.triton.quantize import e4m3_unit, quantize_rows, quantize_rows_eager
 from redraft.kernels.triton.segments import (
     DENOISE,

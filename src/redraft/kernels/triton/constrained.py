@@ -20,7 +20,8 @@ from torch import Tensor
 
 from redraft.kernels.triton.chain import Edges, Lists, join, log_of, log_sums, trace, ways
 from redraft.kernels.triton.head import Tiles
-from redraft.kernels.triton.language import LN2, LOG2E, LOWEST, cdiv, jit, rounded, tl, use_triton
+from redraft.kernels.triton.instructions import rounded
+from redraft.kernels.triton.language import LN2, LOG2E, LOWEST, cdiv, jit, tl, use_triton
 from redraft.kernels.triton.softcap import capped, tempered
 from redraft.kernels.vocabulary import NEVER
 

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from redraft.kernels.triton.language import capability, jit, tl
+from redraft.kernels.triton.hardware import capability
+from redraft.kernels.triton.language import jit, tl
 
 
 def bulk_copies(device: torch.device) -> bool:

@@ -14,7 +14,8 @@ the end of a tile needs is loaded before the loop, which hides the latency of me
 
 from __future__ import annotations
 
-from redraft.kernels.triton.language import await_inputs, jit, tl
+from redraft.kernels.triton.instructions import await_inputs
+from redraft.kernels.triton.language import jit, tl
 
 
 @jit

@@ -20,20 +20,10 @@ from redraft.kernels.gluon import head as gluon_head
 from redraft.kernels.packed import PackedFp8, Rows8, values_and_scale
 from redraft.kernels.triton import philox
 from redraft.kernels.triton.descriptors import bulk_copies, descriptor, load_tile, store_tile
-from redraft.kernels.triton.language import (
-    LN2,
-    LOG2E,
-    LOWEST,
-    await_inputs,
-    cdiv,
-    early,
-    jit,
-    next_power_of_2,
-    processors,
-    roomy,
-    tl,
-    use_triton,
-)
+from redraft.kernels.triton.hardware import processors, roomy
+from redraft.kernels.triton.instructions import await_inputs
+from redraft.kernels.triton.language import LN2, LOG2E, LOWEST, cdiv, jit, next_power_of_2, tl, use_triton
+from redraft.kernels.triton.launch import early
 from redraft.kernels.triton.linear import linear
 from redraft.kernels.triton.philox import Counters, uniform_of
 from redraft.kernels.triton.quantize import quantize_rows

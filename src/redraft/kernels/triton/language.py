@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import torch
 from torch import Tensor
 
 from redraft import kernels
@@ -33,7 +32,8 @@ else:
     try:
         import triton
         import triton.language as tl
-        from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+        from triton.language.extra.cuda import gdc_launch_dependents as gdc_launch_dependents
+        from triton.language.extra.cuda import gdc_wait as gdc_wait
         from triton.language.target_info import cuda_capability_geq
     except ImportError:  # not included with PyTorch for CPUs
         triton = tl = Kernel = None
@@ -86,90 +86,6 @@ LOG2E, LN2 = constexpr(1.4426950408889634), constexpr(0.6931471805599453)
 """What turns nats into units of ln 2, and back: exponentials in kernels are powers of 2."""
 LOWEST = constexpr(NEVER)
 """`vocabulary.NEVER` for kernels."""
-
-
-@jit
-def await_inputs():
-    """Call this before a kernel first reads what another one wrote, and before its first write.
-
-    A kernel launched with `early` may start while the previous one is still running. It also lets the next one start.
-    """
-    if cuda_capability_geq(9, 0):
-        gdc_launch_dependents()
-        gdc_wait()
-
-
-@jit
-def reciprocal(x):
-    """1 / x in one instruction, to one unit in the last place."""
-    if cuda_capability_geq(8, 0):
-        return tl.inline_asm_elementwise(
-            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
-        )
-    return 1.0 / x
-
-
-@jit
-def rounded(x, dtype: tl.constexpr):
-    """A block of fp32 numbers rounded to `dtype`, as fp32.
-
-    Converts two bf16 numbers per instruction. If they turn back to fp32 at once, the compiler would convert one at a
-    time, of which a multiprocessor does only 16 per clock.
-    """
-    if dtype is tl.bfloat16 and cuda_capability_geq(8, 0):
-        x = tl.inline_asm_elementwise(
-            "cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,f,f", [x], dtype=tl.bfloat16, is_pure=True, pack=2
-        )
-    return x.to(dtype).to(tl.float32)
-
-
-@jit
-def forget(pointer, LINES: tl.constexpr, PADDED: tl.constexpr):
-    """Drop LINES lines of 128 bytes, the first at `pointer`, from the L2 cache instead of writing them to memory.
-
-    Their contents are undefined from then on. PADDED is the power of two that covers LINES. All threads of the program
-    must have read them, so there must be a reduction between their last read and this call.
-    """
-    if cuda_capability_geq(8, 0):
-        line = tl.arange(0, PADDED)
-        tl.inline_asm_elementwise(
-            """{
-            .reg .pred there;
-            setp.ne.s32 there, $2, 0;
-            @there discard.global.L2 [$1], 128;
-            mov.b32 $0, 0;
-            }""",
-            "=r,l,r",
-            [pointer + line * (1024 // pointer.dtype.element_ty.primitive_bitwidth), (line < LINES).to(tl.int32)],
-            dtype=tl.int32,
-            is_pure=False,
-            pack=1,
-        )
-
-
-def early(x: Tensor) -> dict[str, Any]:
-    """Launch options that let a kernel with `await_inputs` start before its predecessor has ended (Hopper)."""
-    return {"launch_pdl": x.is_cuda and capability(x.device) >= (9, 0)}
-
-
-@cache
-def capability(device: torch.device) -> tuple[int, int]:
-    """A CUDA device's compute capability; (9, 0) is Hopper."""
-    return torch.cuda.get_device_capability(device)
-
-
-@cache
-def processors(device: torch.device) -> int:
-    """Multiprocessors of a GPU, on which persistent kernels start one program each; 1 for the interpreter."""
-    return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
-
-
-@cache
-def roomy(device: torch.device) -> bool:
-    """Whether a program may have the 227 KiB of shared memory of a data-centre GPU; others have about 99."""
-    if device.type != "cuda":
-        return True
-    return torch.cuda.get_device_properties(device).shared_memory_per_block_optin >= 200 << 10
 
 
 def use_triton(x: Tensor) -> bool:

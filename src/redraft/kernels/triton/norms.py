@@ -16,7 +16,9 @@ from torch import Tensor
 
 from redraft.kernels import eager
 from redraft.kernels.packed import Matrix, Rows, Rows8, rows_of, values_and_scale
-from redraft.kernels.triton.language import await_inputs, early, jit, next_power_of_2, tl, use_triton
+from redraft.kernels.triton.instructions import await_inputs
+from redraft.kernels.triton.language import jit, next_power_of_2, tl, use_triton
+from redraft.kernels.triton.launch import early
 from redraft.kernels.triton.quantize import e4m3_unit, quantize_rows_eager
 from redraft.kernels.triton.segments import DENOISE, KIND_DENOISE, Segments
 

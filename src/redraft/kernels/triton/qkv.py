@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from redraft.kernels import eager
-from redraft.kernels.triton.language import await_inputs, cdiv, early, jit, next_power_of_2, tl, use_triton
+from redraft.kernels.triton.instructions import await_inputs
+from redraft.kernels.triton.language import cdiv, jit, next_power_of_2, tl, use_triton
+from redraft.kernels.triton.launch import early
 from redraft.kernels.triton.segments import KIND_UNUSED, Segments
 
 RopeTable = tuple[Tensor, Tensor]

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from redraft.kernels.packed import LARGEST_E4M3, Rows8
-from redraft.kernels.triton.language import await_inputs, cdiv, constexpr, jit, next_power_of_2, tl, use_triton
+from redraft.kernels.triton.instructions import await_inputs
+from redraft.kernels.triton.language import cdiv, constexpr, jit, next_power_of_2, tl, use_triton
 from redraft.kernels.triton.launch import chained
 
 E4M3_MAX = constexpr(LARGEST_E4M3)

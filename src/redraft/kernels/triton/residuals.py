@@ -20,7 +20,8 @@ from torch import Tensor
 
 from redraft.kernels import eager
 from redraft.kernels.packed import Rows
-from redraft.kernels.triton.language import await_inputs, forget, jit, next_power_of_2, tl, use_triton
+from redraft.kernels.triton.instructions import await_inputs, forget
+from redraft.kernels.triton.language import jit, next_power_of_2, tl, use_triton
 from redraft.kernels.triton.norms import (
     factor,
     joined,

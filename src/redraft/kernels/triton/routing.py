@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from redraft.kernels.triton import tables
-from redraft.kernels.triton.language import LOWEST, await_inputs, cdiv, jit, next_power_of_2, tl, use_triton
+from redraft.kernels.triton.instructions import await_inputs
+from redraft.kernels.triton.language import LOWEST, cdiv, jit, next_power_of_2, tl, use_triton
 from redraft.kernels.triton.launch import chained
 
 TILES_AT_ONCE = 32

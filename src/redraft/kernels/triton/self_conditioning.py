@@ -25,21 +25,11 @@ from torch import Tensor
 
 from redraft.kernels.packed import LARGEST_E4M3, Matrix, PackedFp8, dequantized, values_and_scale
 from redraft.kernels.triton.descriptors import bulk_copies, descriptor, load_tile
+from redraft.kernels.triton.hardware import roomy
 from redraft.kernels.triton.head import HeadResult, Tiles
-from redraft.kernels.triton.language import (
-    LN2,
-    LOG2E,
-    await_inputs,
-    cdiv,
-    constexpr,
-    early,
-    jit,
-    next_power_of_2,
-    roomy,
-    rounded,
-    tl,
-    use_triton,
-)
+from redraft.kernels.triton.instructions import await_inputs, rounded
+from redraft.kernels.triton.language import LN2, LOG2E, cdiv, constexpr, jit, next_power_of_2, tl, use_triton
+from redraft.kernels.triton.launch import early
 from redraft.kernels.triton.quantize import E4M3_MAX
 from redraft.kernels.triton.segments import DENOISE, KIND_DENOISE, Segments
 from redraft.kernels.triton.softcap import capped, tempered

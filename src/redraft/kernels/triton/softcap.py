@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from redraft.kernels.triton.language import LOG2E, jit, reciprocal, tl
+from redraft.kernels.triton.instructions import reciprocal
+from redraft.kernels.triton.language import LOG2E, jit, tl
 
 
 def tempered(logits: Tensor, cap: float | None, temperatures: Tensor) -> Tensor:

@@ -14,7 +14,9 @@ from torch import Tensor
 
 from redraft.kernels.triton import philox
 from redraft.kernels.triton.head import END_IDS, Choice
-from redraft.kernels.triton.language import await_inputs, early, jit, next_power_of_2, tl, use_triton
+from redraft.kernels.triton.instructions import await_inputs
+from redraft.kernels.triton.language import jit, next_power_of_2, tl, use_triton
+from redraft.kernels.triton.launch import early
 from redraft.kernels.triton.philox import INITIAL, PURPOSE_INITIAL, PURPOSE_STEP, STEP, Counters, tokens_of
 from redraft.kernels.triton.segments import DENOISE, KIND_DENOISE, Segments
 

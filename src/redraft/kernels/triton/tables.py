@@ -7,7 +7,8 @@ from math import inf
 
 import torch
 
-from redraft.kernels.triton.language import cdiv, roomy
+from redraft.kernels.triton.hardware import roomy
+from redraft.kernels.triton.language import cdiv
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
