@@ -11,6 +11,8 @@ and scaled as in `kernels.triton.expert_kernels`, so rows get the same bits.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 from torch import Tensor
 
 from redraft.kernels.gluon.language import (
@@ -24,13 +26,22 @@ from redraft.kernels.gluon.language import (
     use_gluon,
 )
 from redraft.kernels.gluon.ring import new_barriers, pass_over
-from redraft.kernels.gluon.walk import down_place, down_tiles, down_walk, gate_place, gate_tiles, gate_walk
+from redraft.kernels.gluon.walk import down_tile, down_tile_count, down_walk, gate_tile, gate_tile_count, gate_walk
 from redraft.kernels.triton.expert_kernels import gelu_gate
 from redraft.kernels.triton.hardware import processors
 from redraft.kernels.triton.routing import Routing
 
 STAGES = 4
 """Steps along the inputs held in shared memory: 128 bytes of 128 rows and of 256 weight rows each."""
+
+
+class _Ring(NamedTuple):
+    """Places in shared memory for steps along the inputs of rows and weights, and whether they are full, or free."""
+
+    rows: Any
+    weights: Any
+    ready: Any
+    free: Any
 
 
 def fits(x: Tensor, width: int, inner: int) -> bool:
@@ -71,7 +82,7 @@ def _new_ring(weight, DEPTH: gl.constexpr, STAGES: gl.constexpr, ARRIVALS: gl.co
     rows = gl.allocate_shared_memory(weight.dtype, [STAGES, 128, DEPTH], weight.layout)
     weights = gl.allocate_shared_memory(weight.dtype, [STAGES, 256, DEPTH], weight.layout)
     ready, free = new_barriers(STAGES, ARRIVALS)
-    return rows, weights, ready, free
+    return _Ring(rows, weights, ready, free)
 
 
 @gluon
@@ -83,19 +94,19 @@ def _multiply(
 
     The first place is number `at`. Data from ORDINARY copies must be made visible to matrix instructions first.
     """
-    rows, weights, ready, free = ring
-    sums = gl.zeros([ROWS, COLUMNS], gl.float32, product_layout(rows.dtype, COLUMNS))
+    sums = gl.zeros([ROWS, COLUMNS], gl.float32, product_layout(ring.rows.dtype, COLUMNS))
     for number in range(at, at + steps):
         stage = number % STAGES
-        hopper.mbarrier.wait(ready.index(stage), number // STAGES & 1)
+        hopper.mbarrier.wait(ring.ready.index(stage), number // STAGES & 1)
         if ORDINARY:
             hopper.fence_async_shared()
-        left, right = rows.index(stage).slice(ROW, ROWS, dim=0), weights.index(stage).slice(FIRST, COLUMNS, dim=0)
+        left = ring.rows.index(stage).slice(ROW, ROWS, dim=0)
+        right = ring.weights.index(stage).slice(FIRST, COLUMNS, dim=0)
         sums = hopper.warpgroup_mma(left, right.permute((1, 0)), sums, is_async=True)
         sums = hopper.warpgroup_mma_wait(1, deps=[sums])
-        hopper.mbarrier.arrive(free.index((number - 1) % STAGES), count=1, pred=number > at)
+        hopper.mbarrier.arrive(ring.free.index((number - 1) % STAGES), count=1, pred=number > at)
     sums = hopper.warpgroup_mma_wait(0, deps=[sums])
-    hopper.mbarrier.arrive(free.index((at + steps - 1) % STAGES), count=1, pred=steps > 0)
+    hopper.mbarrier.arrive(ring.free.index((at + steps - 1) % STAGES), count=1, pred=steps > 0)
     return sums
 
 
@@ -124,12 +135,11 @@ def _gate_copy(
     DEPTH: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """Gather the tile's tokens, 16 bytes a thread, and copy the weights in bulk."""
-    rows, weights, ready, free = ring
     GATHER: gl.constexpr = gl.BlockedLayout([1, DEPTH // 8], [4, 8], [4, 1], [1, 0])
     depth = gl.arange(0, DEPTH, gl.SliceLayout(0, GATHER))[None]
     number = 0
-    for index in range(gl.program_id(0), gate_tiles(walk, INNER), gl.num_programs(0)):
-        expert, start, end, first = gate_place(walk, index, INNER)
+    for index in range(gl.program_id(0), gate_tile_count(walk, INNER), gl.num_programs(0)):
+        expert, start, end, first = gate_tile(walk, index, INNER)
         line = start + gl.arange(0, 128, gl.SliceLayout(1, GATHER))
         token = gl.load(order + line, mask=line < end, other=0) // TOP_K
         source, live = x + token[:, None].to(gl.int64) * D + depth, (line < end)[:, None]
@@ -137,16 +147,16 @@ def _gate_copy(
         both = first + 64 < INNER
         for k in range(0, D, DEPTH):
             stage = number % STAGES
-            full = ready.index(stage)
-            hopper.mbarrier.wait(free.index(stage), number // STAGES & 1 ^ 1)
+            full = ring.ready.index(stage)
+            hopper.mbarrier.wait(ring.free.index(stage), number // STAGES & 1 ^ 1)
             hopper.mbarrier.expect(full, 256 * 128, pred=both)
             hopper.mbarrier.expect(full, 128 * 128, pred=first + 64 >= INNER)
-            lines = weights.index(stage)
+            lines = ring.weights.index(stage)
             bulk_load(weight, [gates, k], full, lines.slice(0, 64, dim=0))
             bulk_load(weight, [ups, k], full, lines.slice(64, 64, dim=0))
             bulk_load(weight, [gates + 64, k], full, lines.slice(128, 64, dim=0), pred=both)
             bulk_load(weight, [ups + 64, k], full, lines.slice(192, 64, dim=0), pred=both)
-            load_lines(rows.index(stage), source + k, mask=live)
+            load_lines(ring.rows.index(stage), source + k, mask=live)
             hopper.async_copy.mbarrier_arrive(full, increment_count=False)
             number += 1
 
@@ -158,27 +168,27 @@ def _gate_columns(
 ):  # fmt: skip
     """One warp group's 64 columns of every tile."""
     number = 0
-    for index in range(gl.program_id(0), gate_tiles(walk, INNER), gl.num_programs(0)):
-        where = gate_place(walk, index, INNER)
-        if where[3] + WARP_GROUP * 64 >= INNER:
-            pass_over(ring[2], ring[3], number, D // DEPTH, STAGES)
-        elif HALVES and where[2] - where[1] <= 64:
-            _gate_tile(ring, number, given, where, WARP_GROUP, 64, D, INNER, TOP_K, DEPTH, STAGES)
+    for index in range(gl.program_id(0), gate_tile_count(walk, INNER), gl.num_programs(0)):
+        tile = gate_tile(walk, index, INNER)
+        if tile.first + WARP_GROUP * 64 >= INNER:
+            pass_over(ring.ready, ring.free, number, D // DEPTH, STAGES)
+        elif HALVES and tile.end - tile.start <= 64:
+            _gate_tile(ring, number, given, tile, WARP_GROUP, 64, D, INNER, TOP_K, DEPTH, STAGES)
         else:
-            _gate_tile(ring, number, given, where, WARP_GROUP, 128, D, INNER, TOP_K, DEPTH, STAGES)
+            _gate_tile(ring, number, given, tile, WARP_GROUP, 128, D, INNER, TOP_K, DEPTH, STAGES)
         number += D // DEPTH
 
 
 @gluon
 def _gate_tile(
-    ring, number, given, where, WARP_GROUP: gl.constexpr, ROWS: gl.constexpr, D: gl.constexpr, INNER: gl.constexpr,
+    ring, number, given, tile, WARP_GROUP: gl.constexpr, ROWS: gl.constexpr, D: gl.constexpr, INNER: gl.constexpr,
     TOP_K: gl.constexpr, DEPTH: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """At most ROWS rows of a tile; their scales are loaded during the product."""
     order, x_scale, weight_scale, out = given
-    expert, start, end, first = where
+    expert, start, end, first = tile
     first += WARP_GROUP * 64
-    SUMS: gl.constexpr = product_layout(ring[0].dtype, 128)
+    SUMS: gl.constexpr = product_layout(ring.rows.dtype, 128)
     if weight_scale is not None:
         line = start + gl.arange(0, ROWS, gl.SliceLayout(1, SUMS))
         token = gl.load(order + line, mask=line < end, other=0) // TOP_K
@@ -219,16 +229,16 @@ def _down_copy(
     STAGES: gl.constexpr,
 ):  # fmt: skip
     """Copy hidden rows, which are sorted, and weights in bulk."""
-    rows, weights, ready, free = ring
     number = 0
-    for index in range(gl.program_id(0), down_tiles(walk), gl.num_programs(0)):
-        expert, start, end, first, steps = down_place(walk, index, D, INNER, DEPTH)
+    for index in range(gl.program_id(0), down_tile_count(walk), gl.num_programs(0)):
+        tile, steps = down_tile(walk, index, D, INNER, DEPTH)
+        expert, start, end, first = tile
         row = expert * D + first
         tall = end - start > 64
         for step in range(steps):
             stage, k = number % STAGES, step * DEPTH
-            full, lines, columns = ready.index(stage), rows.index(stage), weights.index(stage)
-            hopper.mbarrier.wait(free.index(stage), number // STAGES & 1 ^ 1)
+            full, lines, columns = ring.ready.index(stage), ring.rows.index(stage), ring.weights.index(stage)
+            hopper.mbarrier.wait(ring.free.index(stage), number // STAGES & 1 ^ 1)
             hopper.mbarrier.expect(full, 384 * 128, pred=tall)
             hopper.mbarrier.expect(full, 320 * 128, pred=end - start <= 64)
             bulk_load(hidden, [start, k], full, lines.slice(0, 64, dim=0))
@@ -245,26 +255,26 @@ def _down_columns(
 ):  # fmt: skip
     """One warp group's part of every tile."""
     number = 0
-    for index in range(gl.program_id(0), down_tiles(walk), gl.num_programs(0)):
-        where = down_place(walk, index, D, INNER, DEPTH)
-        if where[2] - where[1] > 64:
-            _down_tile(ring, number, given, where, WARP_GROUP * 64, 0, 256, D, STAGES)
+    for index in range(gl.program_id(0), down_tile_count(walk), gl.num_programs(0)):
+        tile, steps = down_tile(walk, index, D, INNER, DEPTH)
+        if tile.end - tile.start > 64:
+            _down_tile(ring, number, given, tile, steps, WARP_GROUP * 64, 0, 256, D, STAGES)
         else:
-            _down_tile(ring, number, given, where, 0, WARP_GROUP * 128, 128, D, STAGES)
-        number += where[4]
+            _down_tile(ring, number, given, tile, steps, 0, WARP_GROUP * 128, 128, D, STAGES)
+        number += steps
 
 
 @gluon
 def _down_tile(
-    ring, number, given, where, ROW: gl.constexpr, FIRST: gl.constexpr, COLUMNS: gl.constexpr, D: gl.constexpr,
+    ring, number, given, tile, steps, ROW: gl.constexpr, FIRST: gl.constexpr, COLUMNS: gl.constexpr, D: gl.constexpr,
     STAGES: gl.constexpr,
 ):  # fmt: skip
     """64 rows of a tile from ROW on, COLUMNS of its columns from FIRST on; scales are loaded during the product."""
     order, hidden_scale, weight_scale, worth, out = given
-    expert, start, end, first, steps = where
+    expert, start, end, first = tile
     start += ROW
     first += FIRST
-    SUMS: gl.constexpr = product_layout(ring[0].dtype, COLUMNS)
+    SUMS: gl.constexpr = product_layout(ring.rows.dtype, COLUMNS)
     line = start + gl.arange(0, 64, gl.SliceLayout(1, SUMS))
     place = gl.load(order + line, mask=line < end, other=0)
     factor = gl.load(worth + place, mask=line < end, other=0.0)[:, None]

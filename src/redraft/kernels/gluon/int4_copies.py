@@ -16,7 +16,7 @@ from torch import Tensor
 
 from redraft.kernels.gluon.int4_products import first_rows
 from redraft.kernels.gluon.language import bulk_load, descriptor, gl, gluon, hopper, load_lines
-from redraft.kernels.gluon.walk import down_place, down_tiles, gate_place, gate_tiles
+from redraft.kernels.gluon.walk import down_tile, down_tile_count, gate_tile, gate_tile_count
 
 
 def pieces(codes: Tensor) -> Any:
@@ -40,12 +40,11 @@ def gate_gather(
     STAGES: gl.constexpr,
 ):  # fmt: skip
     """Copy the tile's tokens and the scales of its weights."""
-    _weights, rows, rest, scales, ready, free = ring
     FIRST: gl.constexpr = first_rows(LINES)
     word = gl.arange(0, 256, gl.BlockedLayout([2], [32], [2], [0]))  # 128 gates, 128 ups
     number = 0
-    for index in range(gl.program_id(0), gate_tiles(walk, INNER), gl.num_programs(0)):
-        expert, start, end, first = gate_place(walk, index, INNER)
+    for index in range(gl.program_id(0), gate_tile_count(walk, INNER), gl.num_programs(0)):
+        expert, start, end, first = gate_tile(walk, index, INNER)
         source, live = _lines(x, order, start, end, D, TOP_K, FIRST)
         if LINES > FIRST:
             further, alive = _lines(x, order, start + FIRST, end, D, TOP_K, LINES - FIRST)
@@ -53,36 +52,35 @@ def gate_gather(
         pairs = scale + expert.to(gl.int64) * (D // 128 * 2 * INNER) + word // 128 * INNER + column
         for step in range(D // 128):
             stage = number % STAGES
-            hopper.mbarrier.wait(free.index(stage), number // STAGES & 1 ^ 1)
+            hopper.mbarrier.wait(ring.free.index(stage), number // STAGES & 1 ^ 1)
             words = pairs + step * (2 * INNER)
-            load_lines(scales.index(stage), words, mask=column < INNER)
+            load_lines(ring.scales.index(stage), words, mask=column < INNER)
             for block in gl.static_range(2):
                 k, place = step * 128 + block * 64, stage * 2 + block
-                load_lines(rows.index(place), source + k, mask=live)
+                load_lines(ring.rows.index(place), source + k, mask=live)
                 if LINES > FIRST:
-                    load_lines(rest.index(place), further + k, mask=alive)
-            hopper.async_copy.mbarrier_arrive(ready.index(stage), increment_count=False)
+                    load_lines(ring.rest.index(place), further + k, mask=alive)
+            hopper.async_copy.mbarrier_arrive(ring.ready.index(stage), increment_count=False)
             number += 1
 
 
 @gluon
 def gate_copy(ring, walk, codes, D: gl.constexpr, INNER: gl.constexpr, STAGES: gl.constexpr):
     """Copy the codes in bulk: pieces of gates, then of ups."""
-    weights, _rows, _rest, _scales, ready, free = ring
     number = 0
-    for index in range(gl.program_id(0), gate_tiles(walk, INNER), gl.num_programs(0)):
-        expert, _start, _end, first = gate_place(walk, index, INNER)
+    for index in range(gl.program_id(0), gate_tile_count(walk, INNER), gl.num_programs(0)):
+        expert, _start, _end, first = gate_tile(walk, index, INNER)
         gates = (expert * (D // 64 * 2 * INNER) + first) // 4
         both = first + 64 < INNER
         for step in range(D // 128):
             stage = number % STAGES
-            full = ready.index(stage)
-            hopper.mbarrier.wait(free.index(stage), number // STAGES & 1 ^ 1)
+            full = ring.ready.index(stage)
+            hopper.mbarrier.wait(ring.free.index(stage), number // STAGES & 1 ^ 1)
             hopper.mbarrier.expect(full, 2 * 256 * 32, pred=both)
             hopper.mbarrier.expect(full, 2 * 128 * 32, pred=first + 64 >= INNER)
             for piece in gl.static_range(8):
                 line = gates + (4 * step + piece // 2) * (INNER // 4) + piece % 2 * 16
-                place = weights.index(stage * 8 + piece)
+                place = ring.codes.index(stage * 8 + piece)
                 wanted = both if piece % 2 else step >= 0
                 bulk_load(codes, [line, 0], full, place, pred=wanted)
             number += 1
@@ -93,23 +91,23 @@ def down_rows(
     ring, walk, hidden, hidden_rest, D: gl.constexpr, INNER: gl.constexpr, LINES: gl.constexpr, STAGES: gl.constexpr
 ):  # fmt: skip
     """Copy hidden rows, which are sorted: a tile's first ones, then the rest."""
-    _weights, rows, rest, _scales, ready, free = ring
     FIRST: gl.constexpr = first_rows(LINES)
     number = 0
-    for index in range(gl.program_id(0), down_tiles(walk), gl.num_programs(0)):
-        _expert, start, end, _first, steps = down_place(walk, index, D, INNER)
+    for index in range(gl.program_id(0), down_tile_count(walk), gl.num_programs(0)):
+        tile, steps = down_tile(walk, index, D, INNER)
+        _expert, start, end, _first = tile
         tall = end - start > FIRST
         for step in range(steps):
             stage, both = number % STAGES, step < INNER // 128
-            full = ready.index(stage)
-            hopper.mbarrier.wait(free.index(stage), number // STAGES & 1 ^ 1)
+            full = ring.ready.index(stage)
+            hopper.mbarrier.wait(ring.free.index(stage), number // STAGES & 1 ^ 1)
             _expect(full, tall, both, FIRST * 64, (LINES - FIRST) * 64)
             for block in gl.static_range(2):
                 there = both if block == 1 else step >= 0
                 k, place = step * 128 + block * 64, stage * 2 + block
-                bulk_load(hidden, [start, k], full, rows.index(place), pred=there)
+                bulk_load(hidden, [start, k], full, ring.rows.index(place), pred=there)
                 if LINES > FIRST:
-                    bulk_load(hidden_rest, [start + FIRST, k], full, rest.index(place), pred=there & tall)
+                    bulk_load(hidden_rest, [start + FIRST, k], full, ring.rest.index(place), pred=there & tall)
             number += 1
 
 
@@ -125,24 +123,24 @@ def _expect(full, tall, both, BYTES: gl.constexpr, MORE: gl.constexpr):
 @gluon
 def down_copy(ring, walk, codes, scale, D: gl.constexpr, INNER: gl.constexpr, STAGES: gl.constexpr):
     """Copy codes in bulk, along with scales."""
-    weights, _rows, _rest, scales, ready, free = ring
     word = gl.arange(0, 256, gl.BlockedLayout([4], [32], [1], [0]))
     number = 0
-    for index in range(gl.program_id(0), down_tiles(walk), gl.num_programs(0)):
-        expert, _start, _end, first, steps = down_place(walk, index, D, INNER)
+    for index in range(gl.program_id(0), down_tile_count(walk), gl.num_programs(0)):
+        tile, steps = down_tile(walk, index, D, INNER)
+        expert, _start, _end, first = tile
         pairs = scale + expert.to(gl.int64) * ((INNER + 127) // 128 * D) + first + word
         lines = (expert * (INNER // 64 * D) + first) // 4
         for step in range(steps):
             stage, both = number % STAGES, step < INNER // 128
-            full = ready.index(stage)
-            hopper.mbarrier.wait(free.index(stage), number // STAGES & 1 ^ 1)
+            full = ring.ready.index(stage)
+            hopper.mbarrier.wait(ring.free.index(stage), number // STAGES & 1 ^ 1)
             hopper.mbarrier.expect(full, 2 * 256 * 32, pred=both)
             hopper.mbarrier.expect(full, 256 * 32, pred=both == 0)
-            load_lines(scales.index(stage), pairs + step * D)
+            load_lines(ring.scales.index(stage), pairs + step * D)
             for piece in gl.static_range(8):
                 line = lines + (2 * step + piece // 4) * (D // 4) + piece % 4 * 16
                 there = both if piece > 3 else step >= 0
-                place = weights.index(stage * 8 + piece)
+                place = ring.codes.index(stage * 8 + piece)
                 bulk_load(codes, [line, 0], full, place, pred=there)
             hopper.async_copy.mbarrier_arrive(full, increment_count=False)
             number += 1

@@ -16,8 +16,8 @@ from redraft.kernels.gluon.int4_copies import down_copy, down_rows, gate_copy, g
 from redraft.kernels.gluon.int4_products import first_rows, multiply, new_ring
 from redraft.kernels.gluon.language import descriptor, gl, gluon, use_gluon
 from redraft.kernels.gluon.ring import pass_over
-from redraft.kernels.gluon.walk import down_place, down_tiles, down_walk, gate_place, gate_tiles, gate_walk
-from redraft.kernels.gluon.weights_first import row_facts, store_hidden, store_rows, token_scale
+from redraft.kernels.gluon.walk import down_tile, down_tile_count, down_walk, gate_tile, gate_tile_count, gate_walk
+from redraft.kernels.gluon.weights_first import Given, row_facts, store_hidden, store_rows, token_scale
 from redraft.kernels.triton.hardware import processors
 from redraft.kernels.triton.routing import Routing
 
@@ -80,11 +80,11 @@ def _gate_columns(
     """One warp group's 64 columns of every tile."""
     FIRST: gl.constexpr = first_rows(LINES)
     number = 0
-    for index in range(gl.program_id(0), gate_tiles(walk, INNER), gl.num_programs(0)):
-        _expert, start, end, first = gate_place(walk, index, INNER)
+    for index in range(gl.program_id(0), gate_tile_count(walk, INNER), gl.num_programs(0)):
+        _expert, start, end, first = gate_tile(walk, index, INNER)
         first += WARP_GROUP * 64
         if first >= INNER:
-            pass_over(ring[4], ring[5], number, D // 128, STAGES)
+            pass_over(ring.ready, ring.free, number, D // 128, STAGES)
         elif LINES == FIRST:  # known before the rest is compiled
             _gate_tile(ring, number, given, start, end, first, WARP_GROUP, FIRST, D, INNER, TOP_K, STAGES)
         elif end - start > FIRST:
@@ -120,7 +120,7 @@ def _down_kernel(
     """out = worth * (down hidden), each row to its assignment's place; tiles of dead rows take no step and store 0."""
     ring = new_ring(codes, LINES, STAGES, 34)  # 32 threads that copy scales, the bulk copies of codes and of rows
     walk = down_walk(tiles, counts, D)
-    given = (order, hidden_scale, worth, out)
+    given = Given(order, hidden_scale, worth, out)
     gl.warp_specialize([
         (_down_columns, (ring, walk, given, 0, D, INNER, LINES, STAGES)),
         (_down_columns, (ring, walk, given, 1, D, INNER, LINES, STAGES)),
@@ -137,8 +137,9 @@ def _down_columns(
     """One warp group's columns of every tile: 64, and another 64 that are 128 further on."""
     FIRST: gl.constexpr = first_rows(LINES)
     number = 0
-    for index in range(gl.program_id(0), down_tiles(walk), gl.num_programs(0)):
-        _expert, start, end, first, steps = down_place(walk, index, D, INNER)
+    for index in range(gl.program_id(0), down_tile_count(walk), gl.num_programs(0)):
+        tile, steps = down_tile(walk, index, D, INNER)
+        _expert, start, end, first = tile
         first += WARP_GROUP * 64
         if LINES == FIRST:
             _down_tile(ring, number, steps, given, start, end, first, WARP_GROUP, FIRST, D, INNER, STAGES)
@@ -161,8 +162,8 @@ def _down_tile(
     if REST:
         rest_facts = row_facts(given, start + FIRST, end, steps, REST)
     one, other, one_rest, other_rest = multiply(ring, number, steps, INNER, WARP_GROUP, LINES, STAGES, False)
-    store_rows(given[3], one, facts, start, end, first, D, FIRST)
-    store_rows(given[3], other, facts, start, end, first + 128, D, FIRST)
+    store_rows(given.out, one, facts, start, end, first, D, FIRST)
+    store_rows(given.out, other, facts, start, end, first + 128, D, FIRST)
     if REST:
-        store_rows(given[3], one_rest, rest_facts, start + FIRST, end, first, D, REST)
-        store_rows(given[3], other_rest, rest_facts, start + FIRST, end, first + 128, D, REST)
+        store_rows(given.out, one_rest, rest_facts, start + FIRST, end, first, D, REST)
+        store_rows(given.out, other_rest, rest_facts, start + FIRST, end, first + 128, D, REST)

@@ -17,8 +17,8 @@ from redraft.kernels.gluon.int4_copies import down_copy, down_rows, gate_copy, g
 from redraft.kernels.gluon.int4_products import new_ring, product, unpacked
 from redraft.kernels.gluon.language import descriptor, gl, gluon, hopper
 from redraft.kernels.gluon.ring import new_barriers, pass_over
-from redraft.kernels.gluon.walk import down_place, down_tiles, down_walk, gate_place, gate_tiles, gate_walk
-from redraft.kernels.gluon.weights_first import row_facts, store_hidden, store_rows, sums_layout, token_scale
+from redraft.kernels.gluon.walk import down_tile, down_tile_count, down_walk, gate_tile, gate_tile_count, gate_walk
+from redraft.kernels.gluon.weights_first import Given, row_facts, store_hidden, store_rows, sums_layout, token_scale
 from redraft.kernels.triton.expert_kernels import high_half, low_half
 from redraft.kernels.triton.hardware import processors
 from redraft.kernels.triton.instructions import await_inputs
@@ -64,17 +64,16 @@ def _step(
     One block is scaled while the other's product is running. Data from ORDINARY copies is made visible to matrix
     instructions first.
     """
-    weights, rows, _rest, scales, ready, free = ring
-    LINES: gl.constexpr = rows.shape[1]
+    LINES: gl.constexpr = ring.rows.shape[1]
     stage = number % STAGES
-    hopper.mbarrier.wait(ready.index(stage), number // STAGES & 1)
+    hopper.mbarrier.wait(ring.ready.index(stage), number // STAGES & 1)
     if ORDINARY:
         hopper.fence_async_shared()
-    words = scales.index(stage).slice(WARP_GROUP * 64, 64).load(gl.SliceLayout(1, sums_layout(LINES)))
-    part = product(unpacked(weights.index(stage * 8 + WARP_GROUP), LINES), rows.index(stage * 2), LINES)
+    words = ring.scales.index(stage).slice(WARP_GROUP * 64, 64).load(gl.SliceLayout(1, sums_layout(LINES)))
+    part = product(unpacked(ring.codes.index(stage * 8 + WARP_GROUP), LINES), ring.rows.index(stage * 2), LINES)
     if BLOCKS == 2:
-        codes = weights.index(stage * 8 + 4 + WARP_GROUP)
-        following = product(unpacked(codes, LINES), rows.index(stage * 2 + 1), LINES)
+        codes = ring.codes.index(stage * 8 + 4 + WARP_GROUP)
+        following = product(unpacked(codes, LINES), ring.rows.index(stage * 2 + 1), LINES)
         part = hopper.warpgroup_mma_wait(1, deps=[part])
         sums += part * low_half(words)[:, None]
         following = hopper.warpgroup_mma_wait(0, deps=[following])
@@ -82,7 +81,7 @@ def _step(
     else:
         part = hopper.warpgroup_mma_wait(0, deps=[part])
         sums += part * low_half(words)[:, None]
-    hopper.mbarrier.arrive(free.index(stage), count=1)
+    hopper.mbarrier.arrive(ring.free.index(stage), count=1)
     return sums
 
 
@@ -95,7 +94,7 @@ def _multiply(
     If INPUTS is an odd number of blocks of 64, the last step has one block.
     """
     PAIRS: gl.constexpr = INPUTS // 128
-    LINES: gl.constexpr = ring[1].shape[1]
+    LINES: gl.constexpr = ring.rows.shape[1]
     sums = gl.zeros([64, LINES], gl.float32, sums_layout(LINES))
     # Not over range(at, ...): Triton 3.6 drops changes to a number that is used only in the bounds of inner loops.
     for step in range(gl.minimum(steps, PAIRS)):
@@ -140,11 +139,11 @@ def _gate_columns(
     HALF: gl.constexpr = WARP_GROUP % 2
     number = 0
     turn = 0
-    for index in range(gl.program_id(0), gate_tiles(walk, INNER), gl.num_programs(0)):
-        _expert, start, end, first = gate_place(walk, index, INNER)
+    for index in range(gl.program_id(0), gate_tile_count(walk, INNER), gl.num_programs(0)):
+        _expert, start, end, first = gate_tile(walk, index, INNER)
         first += HALF * 64
         if first >= INNER:
-            pass_over(ring[4], ring[5], number, D // 128, STAGES)
+            pass_over(ring.ready, ring.free, number, D // 128, STAGES)
         else:
             if WARP_GROUP < 2:
                 scale = token_scale(order, x_scale, start, end, TOP_K, LINES)
@@ -171,7 +170,7 @@ def _down_kernel(
     await_inputs()
     ring = new_ring(codes, LINES, STAGES, 34, 4)  # 32 threads that copy scales, the bulk copies of codes and of rows
     walk = down_walk(tiles, counts, D)
-    given = (order, hidden_scale, worth, out)
+    given = Given(order, hidden_scale, worth, out)
     gl.warp_specialize([
         (_down_columns, (ring, walk, given, 0, D, INNER, LINES, STAGES)),
         (_down_columns, (ring, walk, given, 1, D, INNER, LINES, STAGES)),
@@ -189,9 +188,10 @@ def _down_columns(
 ):  # fmt: skip
     """One warp group's 64 columns of every tile of 256."""
     number = 0
-    for index in range(gl.program_id(0), down_tiles(walk), gl.num_programs(0)):
-        _expert, start, end, first, steps = down_place(walk, index, D, INNER)
+    for index in range(gl.program_id(0), down_tile_count(walk), gl.num_programs(0)):
+        tile, steps = down_tile(walk, index, D, INNER)
+        _expert, start, end, first = tile
         facts = row_facts(given, start, end, steps, LINES)
         sums = _multiply(ring, number, steps, INNER, WARP_GROUP, STAGES, False)
-        store_rows(given[3], sums, facts, start, end, first + WARP_GROUP * 64, D, LINES)
+        store_rows(given.out, sums, facts, start, end, first + WARP_GROUP * 64, D, LINES)
         number += steps

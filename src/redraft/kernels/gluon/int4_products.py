@@ -11,6 +11,8 @@ instruction. Sums are made group by group as in `kernels.triton.expert_kernels`,
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 from redraft.kernels.gluon.language import constant, gl, gluon, hopper
 from redraft.kernels.gluon.ring import new_barriers
 from redraft.kernels.gluon.weights_first import sums_layout
@@ -29,24 +31,35 @@ def first_rows(lines):
     return min(lines, 64)
 
 
+class Ring(NamedTuple):
+    """Places in shared memory, two blocks of 64 inputs per stage, and whether a stage is full, or free.
+
+    Places for codes, for a tile's first rows and the rest of them (the same if there are no others), and for scales.
+    """
+
+    codes: Any
+    rows: Any
+    rest: Any
+    scales: Any
+    ready: Any
+    free: Any
+
+
 @gluon
 def new_ring(
     codes, LINES: gl.constexpr, STAGES: gl.constexpr, ARRIVALS: gl.constexpr, WARP_GROUPS: gl.constexpr = 2
 ):  # fmt: skip
-    """Places for codes, a tile's first rows, its other rows, and scales; two blocks of 64 inputs per stage.
-
-    Barriers: full after ARRIVALS, free after all groups.
-    """
+    """A ring whose stages are full after ARRIVALS and free after all groups."""
     FIRST: gl.constexpr = first_rows(LINES)
     ROW_LAYOUT: gl.constexpr = gl.NVMMASharedLayout(64, 8, rank=2)
-    weights = gl.allocate_shared_memory(gl.uint8, [8 * STAGES, 16, 128], codes.layout)
+    places = gl.allocate_shared_memory(gl.uint8, [8 * STAGES, 16, 128], codes.layout)
     rows = gl.allocate_shared_memory(gl.float8e4nv, [2 * STAGES, FIRST, 64], ROW_LAYOUT)
     rest = rows
     if LINES > FIRST:
         rest = gl.allocate_shared_memory(gl.float8e4nv, [2 * STAGES, LINES - FIRST, 64], ROW_LAYOUT)
     scales = gl.allocate_shared_memory(gl.int32, [STAGES, 256], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     ready, free = new_barriers(STAGES, ARRIVALS, WARP_GROUPS)
-    return weights, rows, rest, scales, ready, free
+    return Ring(places, rows, rest, scales, ready, free)
 
 
 @gluon
@@ -87,7 +100,7 @@ def _step(
     A job is 64 weight rows and 64 inputs. Its product with a tile's first rows, and that with the rest, are scaled
     while other products run. Data from ORDINARY copies is made visible to matrix instructions first.
     """
-    weights, rows, rest, words, ready, free = ring
+    codes, rows, rest, words, ready, free = ring
     one, other, one_rest, other_rest = sums
     FIRST: gl.constexpr = first_rows(LINES)
     REST: gl.constexpr = LINES - FIRST
@@ -100,13 +113,13 @@ def _step(
     here = words.index(stage)
     scales = (here.slice(WARP_GROUP * 64, 64).load(SIDE), here.slice(128 + WARP_GROUP * 64, 64).load(SIDE))
     place = stage * 2
-    left = unpacked(weights.index(place * 4 + WARP_GROUP), FIRST)
+    left = unpacked(codes.index(place * 4 + WARP_GROUP), FIRST)
     part = product(left, rows.index(place), FIRST)
     if REST:
         spare = product(left, rest.index(place), REST)
     for job in gl.static_range(1, 2 * BLOCKS):
         place = stage * 2 + job // 2
-        left = unpacked(weights.index(place * 4 + job % 2 * 2 + WARP_GROUP), FIRST)
+        left = unpacked(codes.index(place * 4 + job % 2 * 2 + WARP_GROUP), FIRST)
         if REST:
             part = hopper.warpgroup_mma_wait(1, deps=[part])
             one, other = _added(one, other, part, scales, job - 1, FIRST)

@@ -6,7 +6,21 @@ projections counted in tiles, those of all entries.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 from redraft.kernels.gluon.language import gl, gluon
+
+
+class Tile(NamedTuple):
+    """Rows from `start` up to `end`, all of one expert (-1 if they are dead), and columns of its weights from `first`.
+
+    How many columns, and which, is the product's affair.
+    """
+
+    expert: Any
+    start: Any
+    end: Any
+    first: Any
 
 
 @gluon
@@ -16,15 +30,15 @@ def gate_walk(tiles, counts):
 
 
 @gluon
-def gate_tiles(walk, INNER: gl.constexpr):
+def gate_tile_count(walk, INNER: gl.constexpr):
     """How many tiles there are, each of 128 (or 64) columns and all rows of a live entry."""
     _tiles, live = walk
     return live * ((INNER + 127) // 128)
 
 
 @gluon
-def gate_place(walk, index, INNER: gl.constexpr):
-    """Expert, first row, end and first column of the tile with an index.
+def gate_tile(walk, index, INNER: gl.constexpr):
+    """The tile with an index.
 
     Tiles of 64 columns come last, so that they are spread evenly over the programs.
     """
@@ -33,7 +47,7 @@ def gate_place(walk, index, INNER: gl.constexpr):
     whole = index < live * FULL
     entry = tiles + gl.where(whole, index // max(FULL, 1), index - live * FULL) * 3
     first = gl.where(whole, index % max(FULL, 1), FULL) * 128
-    return gl.load(entry), gl.load(entry + 1), gl.load(entry + 2), first
+    return Tile(gl.load(entry), gl.load(entry + 1), gl.load(entry + 2), first)
 
 
 @gluon
@@ -43,15 +57,15 @@ def down_walk(tiles, counts, D: gl.constexpr):
 
 
 @gluon
-def down_tiles(walk):
+def down_tile_count(walk):
     """How many tiles there are."""
     _tiles, total = walk
     return total
 
 
 @gluon
-def down_place(walk, index, D: gl.constexpr, INNER: gl.constexpr, DEPTH: gl.constexpr = 128):
-    """Expert, first row, end, first of 256 columns and number of steps of DEPTH inputs of the tile with an index.
+def down_tile(walk, index, D: gl.constexpr, INNER: gl.constexpr, DEPTH: gl.constexpr = 128):
+    """The tile with an index, of 256 columns, and its number of steps of DEPTH inputs.
 
     Dead rows take no step; the last step reads zeros beyond INNER.
     """
@@ -59,4 +73,4 @@ def down_place(walk, index, D: gl.constexpr, INNER: gl.constexpr, DEPTH: gl.cons
     entry = tiles + index // (D // 256) * 3
     expert = gl.load(entry)
     steps = gl.where(expert < 0, 0, (INNER + DEPTH - 1) // DEPTH)
-    return expert, gl.load(entry + 1), gl.load(entry + 2), index % (D // 256) * 256, steps
+    return Tile(expert, gl.load(entry + 1), gl.load(entry + 2), index % (D // 256) * 256), steps

@@ -5,8 +5,19 @@ Sums are [64 weight rows, rows of an expert]; they are transposed while they are
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 from redraft.kernels.gluon.language import constant, gl, gluon
 from redraft.kernels.triton.expert_kernels import gelu_gate
+
+
+class Given(NamedTuple):
+    """What a down projection reads of the routing and of hidden rows, and where its results go; all are pointers."""
+
+    order: Any
+    hidden_scale: Any
+    worth: Any
+    out: Any
 
 
 @constant
@@ -51,11 +62,10 @@ def store_hidden(out, gates, ups, scale, start, end, first, INNER: gl.constexpr,
 @gluon
 def row_facts(given, start, end, steps, COUNT: gl.constexpr):
     """The places of COUNT rows from `start` on, their weights, and their scales."""
-    order, hidden_scale, worth, _out = given
     line = start + gl.arange(0, COUNT, _line())
-    place = gl.load(order + line, mask=line < end, other=0)
-    factor = gl.load(worth + place, mask=line < end, other=0.0)
-    return place, factor, gl.load(hidden_scale + line, mask=(line < end) & (steps > 0), other=0.0)
+    place = gl.load(given.order + line, mask=line < end, other=0)
+    factor = gl.load(given.worth + place, mask=line < end, other=0.0)
+    return place, factor, gl.load(given.hidden_scale + line, mask=(line < end) & (steps > 0), other=0.0)
 
 
 @gluon
