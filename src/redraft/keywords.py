@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
-from redraft.filling.lengths import OnProgress, OnRecord
+from redraft.filling.reporting import OnProgress, OnRecord
 
 
 class TextKeywords(TypedDict, total=False):

@@ -2,7 +2,6 @@
 
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,8 @@ from rich.console import Console
 
 import redraft
 from redraft.cli.watching import Watch
-from redraft.diffusion.records import DenoiseStep
+from redraft.filling import HoleStep
+from redraft.filling.reporting import OnRecord
 from redraft.llm import LLM
 
 PREFIX, SUFFIX = b"\xef\xbb\xbfdef f():\r\n\treturn ", b" # \xc3\xa9 <|turn>\r\n\x0c no newline at the end"
@@ -146,11 +146,11 @@ def test_files_that_are_none(cli: Cli, tmp_path: Path) -> None:
     assert "--write needs a file" in cli("fill", "-", "--write", stdin=b"a<|fill|>").err
 
 
-def step(rank: int, number: int, ids: list[int], *, last: bool = False) -> DenoiseStep:
+def step(rank: int, number: int, ids: list[int], *, canvas: int = 0, last: bool = False) -> HoleStep:
     every = (0.0,) * len(ids)
-    return DenoiseStep(
-        request_id=rank, canvas_index=0, step=number, canvas=tuple(ids), argmax_canvas=tuple(ids),
-        accepted=(True,) * len(ids), entropy=every, temperature=0.8, converged=last,
+    return HoleStep(
+        request_id=rank, canvas_index=canvas, step=number, canvas=tuple(ids), argmax_canvas=tuple(ids),
+        accepted=(True,) * len(ids), entropy=every, temperature=0.8, converged=last, pieces=(),
     )  # fmt: skip
 
 
@@ -158,15 +158,15 @@ def test_a_terminal_shows_the_likeliest_length_that_is_still_open(folder: Path) 
     """And what a seam took back once: the draft begins with it."""
     llm = redraft.load(folder)
     tokenizer = llm.tokenizer
-    shown: list[DenoiseStep] = []
+    shown: list[HoleStep] = []
 
     class Screen:
         lead = ""
 
-        def show(self, record: DenoiseStep, tally: object) -> None:
+        def show(self, record: HoleStep, tally: object) -> None:
             shown.append(record)
 
-    def watching(lead: str) -> Callable[[DenoiseStep], None]:
+    def watching(lead: str) -> OnRecord:
         watch = Watch(llm, Console(), "filling", "hole", "filled", steps=3, lead=lead)
         assert watch.on_record is None  # there is no terminal
         watch._screen = screen  # type: ignore[assignment]
@@ -180,7 +180,7 @@ def test_a_terminal_shows_the_likeliest_length_that_is_still_open(folder: Path) 
         watched(record)
     assert screen.lead == "class A:\n    "
     assert [(record.request_id, record.step) for record in shown] == [(0, 0), (0, 1), (1, 1)]
-    watched(step(0, 0, tokenizer.encode("x")))
+    watched(step(0, 0, tokenizer.encode("x"), canvas=1))
     assert screen.lead == lead
     assert shown[-1].request_id == 0
     indented = watching("if x:\n  ")

@@ -24,6 +24,7 @@ from redraft.filling.hole import Hole
 from redraft.interruption import interruptible
 from redraft.keywords import EditKeywords
 from redraft.llm import LLM
+from told import Told
 
 TEXTS = [
     "\ufeffimport os\r\nimport sys\r\n\r\ndef main():\r\n\tprint(sys.argv[1])\r\n",
@@ -55,13 +56,13 @@ def test_a_thousand_random_spans_change_nothing_outside(quick: LLM) -> None:
 
 def test_pins_never_move(llm: LLM) -> None:
     """At every step of every draft the text behind the span stands in the canvas as it is."""
-    records: list[redraft.DenoiseStep] = []
+    told = Told()
     text = TEXTS[2]
     span = line_span(text, 2, 2)
-    llm.edit(text, span, "Change it", steps=3, on_record=records.append)
+    llm.edit(text, span, "Change it", steps=3, on_record=told.append)
     behind = tuple(llm.tokenizer.encode(text[span[1] :]))
-    assert records
-    for record in records:
+    assert told.steps
+    for record in told.steps:
         places = range(len(record.canvas))
         held = [at for at in places if record.canvas[at : at + 6] == record.argmax_canvas[at : at + 6] == behind[:6]]
         assert any(all(record.accepted[at : at + 6]) and not any(record.entropy[at : at + 6]) for at in held)
@@ -72,9 +73,14 @@ LONG = "first = 1\n" + "".join(f"value_{i} = {i}\n" for i in range(8)) + "last =
 
 def test_a_long_span_is_edited_in_parts(llm: LLM) -> None:
     span = line_span(LONG, 2, 9)
-    result = llm.edit(LONG, span, "Change it", steps=1)
+    told = Told()
+    result = llm.edit(LONG, span, "Change it", steps=1, on_record=told.append)
     check_outside(LONG, span, result)
     assert result.steps > 2
+    assert "".join(commit.text for commit in told.commits) == result.text
+    parts = [record.canvas_index for record in told]
+    assert parts == sorted(parts)
+    assert set(parts) == set(range(len(told.commits)))
     assert result.text.encode().decode() == result.text
     check_places(result)
 

@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-import redraft
 from passes import watched_passes
 from redraft.diffusion.causal import causal_scores
 from redraft.diffusion.prefill import prefill
@@ -23,6 +22,7 @@ from redraft.filling.seams import Seams
 from redraft.keywords import FillKeywords
 from redraft.llm import LLM
 from redraft.text.line_ends import with_newlines
+from told import Told
 
 QUICK: FillKeywords = {"max_tokens": 2, "steps": 1, "canvas_length": 16}
 
@@ -120,8 +120,9 @@ def test_every_token_has_its_confidence_and_its_place(llm: LLM) -> None:
 
 def test_every_pass_is_counted(llm: LLM) -> None:
     """All four lengths go through both stages to the end, here, and are scored behind each if they have changed."""
-    records: list[redraft.DenoiseStep] = []
-    result = llm.fill("x\n", "\ny", max_tokens=4, seed=2, on_record=records.append)
+    told = Told()
+    result = llm.fill("x\n", "\ny", max_tokens=4, seed=2, on_record=told.append)
+    records = told.steps
     assert result.lengths == (1, 2, 3, 4)
     assert {record.request_id for record in records} == set(range(4))
     assert len(records) + 4 + 2 <= result.forwards <= len(records) + 3 * 4 + 2  # the text before the hole in two parts
@@ -190,11 +191,11 @@ def test_a_draft_that_may_be_written_is_finished_before_others(llm: LLM, monkeyp
     monkeypatch.setattr(Hole, "accepts", lambda self, ids: len(ids) == 20)
     likes = partial(lengths.judge, prior=lambda tokens: -1e6 * len(tokens))
     monkeypatch.setattr(lengths, "judge", lambda context, candidates, prior: likes(context, candidates))
-    records: list[redraft.DenoiseStep] = []
-    found = llm.fill("x\n", "\ny", max_tokens=20, canvas_length=32, steps=4, on_record=records.append)
+    told = Told()
+    found = llm.fill("x\n", "\ny", max_tokens=20, canvas_length=32, steps=4, on_record=told.append)
     assert len(found.token_ids) == 20
     assert found.lengths == (1, 2, 3, 4, 20)
-    assert found.steps == 1 + max(record.step for record in records if record.request_id == 0) > 1
+    assert found.steps == 1 + max(record.step for record in told.steps if record.request_id == 0) > 1
 
 
 class TestLineEnds:
@@ -221,11 +222,11 @@ class TestLineEnds:
 @given(cut=st.sampled_from(list(cuts(200, 2, seed=6))), seed=st.integers(0, 2**31))
 def test_pins_never_move(quick: LLM, cut: tuple[list[str], list[str]], seed: int) -> None:
     """At every step of every canvas of two holes: in the input, in the draft, certain and accepted."""
-    pieces, records = [with_newlines(piece) for piece in cut[0]], list[redraft.DenoiseStep]()
-    quick.fill(pieces, max_tokens=3, seed=seed, steps=3, on_record=records.append)
+    pieces, told = [with_newlines(piece) for piece in cut[0]], Told()
+    quick.fill(pieces, max_tokens=3, seed=seed, steps=3, on_record=told.append)
     behind = "".join(pieces[1:]).encode()
     held = dict[int, dict[int, int]]()
-    for record in records:
+    for record in told.steps:
         if record.step == 0:
             # A place of the hole that only one token can take is certain too, but begins as noise.
             certain = [at for at, nats in enumerate(record.entropy) if nats == 0 and record.accepted[at]]

@@ -11,6 +11,7 @@ from redraft.filling.hole import Hole
 from redraft.filling.seams import Seams
 from redraft.filling.settle import Guess
 from redraft.llm import LLM
+from told import Told
 
 TEXT = " 1 + 1"
 
@@ -53,9 +54,11 @@ def test_the_model_s_own_length_wins_where_it_is_worth_enough(
 ) -> None:
     begun = settle_at(monkeypatch, knowing, TEXT)
     monkeypatch.setattr(spare, "CREDIT", 1e4)
-    records: list[DenoiseStep] = []
-    result = fill(knowing, on_record=records.append)
-    assert records[-1].request_id == max(record.request_id for record in records[:-1]) + 1
+    told = Told()
+    result = fill(knowing, on_record=told.append)
+    first, *others = told.steps
+    assert first.request_id > max(record.request_id for record in others), "told as it settles, but last in rank"
+    assert "".join(first.pieces) == TEXT
     assert (result.full_text, result.steps) == ("x\n" + TEXT + "\ny", 1)
     assert len(knowing.tokenizer.encode(TEXT, special=False)) in result.lengths
     monkeypatch.setattr(spare, "CREDIT", -1e4)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from itertools import count
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
@@ -13,14 +12,15 @@ from rich.console import Console
 from redraft.cli.answer import Tally
 from redraft.cli.printable import counted
 from redraft.cli.view import LiveScreen, waiting_for
+from redraft.diffusion.records import Commit
+from redraft.filling.reporting import Foremost, HoleStep
 
 if TYPE_CHECKING:
-    from redraft.diffusion.records import DenoiseStep
     from redraft.llm import LLM
 
 
 class Watch:
-    """Shows the likeliest length that has not settled yet, after the text before it; a context manager.
+    """Shows the likeliest draft that is not done yet, after the text before it; a context manager.
 
     Without a terminal nothing is shown. Ctrl-C says in any case how much was done of what is thrown away.
     """
@@ -31,7 +31,7 @@ class Watch:
         """`doing` is shown before the first step of each `noun`, of which Ctrl-C says how many were `finished`."""
         self._tokenizer, self._doing, self._noun, self._finished = llm.tokenizer, doing, noun, finished
         self._lead, self._tally = lead, Tally()
-        self._settled: set[int] = set()
+        self._foremost = Foremost(steps)
         self._done = self._all = 0
         self._stack = ExitStack()
         waiting = waiting_for(llm, doing)
@@ -60,22 +60,18 @@ class Watch:
             self._screen.begin(part, f"{part}: {self._doing}" if part else self._doing)
 
     @property
-    def on_record(self) -> Callable[[DenoiseStep], None] | None:
-        """What a filling or an edit calls with its steps; None without a terminal, so that they are not recorded."""
+    def on_record(self) -> Callable[[HoleStep | Commit], None] | None:
+        """What a filling or an edit calls with its records; None without a terminal, so that none are made."""
         return None if self._screen is None else self._record
 
-    def _record(self, record: DenoiseStep) -> None:
-        """Show a step of the likeliest length that has not settled yet."""
+    def _record(self, record: HoleStep | Commit) -> None:
+        """Show a step of the likeliest draft that is not done yet."""
         assert self._screen is not None
-        if record.step == 0 and record.request_id == 0:  # the first record of a hole
-            self._settled = set()
+        if not isinstance(record, Commit) and self._foremost.takes(record):
             self._screen.lead = self._lead[: len(self._lead) - self._retaken(record)]
-        if record.request_id == next(rank for rank in count() if rank not in self._settled):
             self._screen.show(record, self._tally)
-        if record.converged:
-            self._settled.add(record.request_id)
 
-    def _retaken(self, record: DenoiseStep) -> int:
+    def _retaken(self, record: HoleStep) -> int:
         """How many characters at the end of the lead the draft repeats, because its first token begins with them."""
         draft = self._tokenizer.decode(record.argmax_canvas[:1])
         return next((n for n in range(len(draft), 0, -1) if self._lead.endswith(draft[:n])), 0)

@@ -29,17 +29,9 @@ from redraft.errors import ConstraintError, PromptError, SettingError
 from redraft.filling.api import HOLE_SETTINGS, check_keywords, fill_settings
 from redraft.filling.context import VIEW, Context
 from redraft.filling.hole import Draft, Hole
-from redraft.filling.lengths import (
-    SCORED_TOKENS,
-    OnProgress,
-    OnRecord,
-    Prior,
-    check_on_record,
-    find,
-    reporting,
-    with_what_follows,
-)
+from redraft.filling.lengths import SCORED_TOKENS, Prior, find, with_what_follows
 from redraft.filling.obeying import CONSTRAINTS, check_language, constraints_of
+from redraft.filling.reporting import OnProgress, OnRecord, Reports, check_on_record, reporting
 from redraft.filling.result import WrittenText
 from redraft.filling.seams import LONGEST
 from redraft.interruption import check_interrupted
@@ -74,7 +66,7 @@ def edit(
     strength    the minimum share of the span that begins as noise: 0 renoises only what the model doubts and prefers
                 small edits; 1 keeps nothing and rewrites
     max_tokens  the most tokens of the new span (of each part, if it is long); by default twice the old span's plus 16
-    on_record   called with the steps of each part's finalists, as for `LLM.fill`
+    on_record   called with the steps of each part's finalists and its text, as for `LLM.fill`
     on_progress called with how many parts are done of how many, before each and after the last
     keywords    settings of `generate`, except for those that belong to an answer (`stop`, `stop_at_eos`,
                 `forbid_empty`, `fit_canvas`, `latency_budget_ms`, `logprobs`), which are refused; and its constraints
@@ -99,7 +91,9 @@ def edit(
     lengths = editor.parts(edited, read)
     for length in lengths:
         report(len(parts), len(lengths))
-        part = editor.edit_part(edited, (at, at + length))
+        reports = Reports(on_record, len(parts))
+        part = editor.edit_part(edited, (at, at + length), reports)
+        reports.commit(part)
         edited = edited[:at] + part.text + edited[at + length :]
         parts.append(part)
         at += len(part.text)
@@ -170,7 +164,7 @@ class Editor:
         check_language(self.llm.tokenizer, self.constraints, 1, self._longest(len(draft)))
         return [len(part) for part in parts]
 
-    def edit_part(self, text: str, span: Span) -> WrittenText:
+    def edit_part(self, text: str, span: Span, reports: Reports) -> WrittenText:
         """What one part becomes."""
         start, end = span
         kept = end > start + 1 and text[end - 1] == "\n" and not self.constraints
@@ -181,7 +175,7 @@ class Editor:
         hole = replace(here.hole, most=longest).obeying(self.constraints, longest)
         context = self._context(text, (start, end), here.before, hole)
         drafts, prior = self._drafts(context, here.draft, hole), self._prior(text[start:end], here.draft, hole)
-        choice = find(context, hole, drafts, self.on_record, prior)
+        choice = find(context, hole, drafts, reports, prior)
         best, stays = choice.best, not choice.best.accepted and not self.constraints
         repairs = best.accepted and not self.constraints and self.instruction is None and self.strength < 1
         if repairs:  # a slip is where a draft is likelier than the old text

@@ -13,8 +13,9 @@ from redraft.checks import check_names, plain
 from redraft.errors import SettingError, check_utf8
 from redraft.filling.context import VIEW, Context, open_seam
 from redraft.filling.hole import GAP, Hole
-from redraft.filling.lengths import SCORED_TOKENS, Choice, OnProgress, OnRecord, check_on_record, find, reporting
+from redraft.filling.lengths import SCORED_TOKENS, Choice, find
 from redraft.filling.obeying import CONSTRAINTS, check_language, constraints_of
+from redraft.filling.reporting import OnProgress, OnRecord, Reports, check_on_record, reporting
 from redraft.filling.result import Filling, FillResult
 from redraft.filling.seams import LONGEST, Seam, Seams
 from redraft.filling.spare import draft_of_own_length
@@ -67,8 +68,10 @@ def fill(
 
     Given text never changes. A hole sees as much of the text before it as fits the context, including earlier fillings,
     and the nearest text after it, pinned in its canvas; text further away is not seen. `on_record` is called with the
-    steps of each hole's finalists, whose rank is the `request_id`: 0 is the likeliest length; `on_progress` with how
-    many holes are filled of how many, before each and after the last. `length` sets the number of tokens instead of
+    `HoleStep`s of each hole's finalists, whose rank is the `request_id`: 0 is the likeliest length, and a draft whose
+    length the model itself chooses comes last in rank, but first in time; then with the `Commit` of the hole's text,
+    whose `request_id` is 0. `on_progress` is called with how many holes are filled of
+    how many, before each and after the last. `length` sets the number of tokens instead of
     finding it; see docs/filling.md for what counts at a seam. New lines end as the given ones do.
     The keywords `CONSTRAINTS` say what every filling must be, as for an answer (`redraft.constraints.build`), with
     newlines as line ends.
@@ -85,18 +88,17 @@ def fill(
         check_utf8(piece, f"text[{index}]")
     sizes = _sizes(llm.model, plain(max_tokens), plain(length), settings.canvas_length)
     check_language(llm.tokenizer, constraints, sizes.shortest, sizes.longest)
-    filler = _Filler(llm=llm, settings=settings, constraints=constraints, sizes=sizes, on_record=on_record)
+    filler = _Filler(llm=llm, settings=settings, constraints=constraints, sizes=sizes)
     read = [with_newlines(piece) for piece in pieces]
     written: list[Filling] = []
+    fillings: list[Filling] = []
     for number in range(1, len(pieces)):
         report(len(written), len(pieces) - 1)
-        before = join_pieces(read[:number], [filling.text for filling in written])
-        written.append(filler.fill_hole(before, read[number:]))
+        before, reports = join_pieces(read[:number], [one.text for one in written]), Reports(on_record, number - 1)
+        written.append(filler.fill_hole(before, read[number:], reports))
+        fillings.append(written[-1].placed("".join(pieces[:number]), "", "".join(pieces[number:])))
+        reports.commit(fillings[-1])
     report(len(written), len(written))
-    fillings = [
-        filling.placed("".join(pieces[:number]), "", "".join(pieces[number:]))
-        for number, filling in enumerate(written, 1)
-    ]
     texts = [filling.text for filling in fillings]
     return FillResult.of(join_pieces(pieces, texts), fillings, time.perf_counter() - started)
 
@@ -165,9 +167,8 @@ class _Filler:
     settings: GenerationSettings
     constraints: dict[str, Any]
     sizes: _Sizes
-    on_record: OnRecord | None
 
-    def fill_hole(self, before: str, pieces: Sequence[str]) -> Filling:
+    def fill_hole(self, before: str, pieces: Sequence[str], reports: Reports) -> Filling:
         """What belongs in the hole between a text and the pieces that follow, which have holes between them."""
         model, tokenizer, sizes = self.llm.model, self.llm.tokenizer, self.sizes
         behind_it = sizes.canvas + LONGEST + SCORED_TOKENS  # positions that the canvas or a score takes
@@ -193,8 +194,8 @@ class _Filler:
         longest = sizes.longest + hole.extra_positions
         drafts = [(None,) * length for length in range(sizes.shortest, longest + 1)]
         spare = model.config.spare_holes and sizes.open and hole.language is None
-        own, tried = draft_of_own_length(context, hole, longest) if spare else ([], 0)
-        choice = find(context, hole, drafts, self.on_record, partial(_not_empty, hole), own)
+        own, tried = draft_of_own_length(context, hole, longest, reports) if spare else ([], 0)
+        choice = find(context, hole, drafts, reports, partial(_not_empty, hole), own)
         return filling_of(hole, choice, kept - 1, passes + tried)  # <bos> was not given
 
 

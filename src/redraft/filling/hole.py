@@ -125,7 +125,7 @@ class Hole:
 
     def holding(self, ids: Sequence[int]) -> range:
         """The positions of tokens that hold text of the filling; others only repeat given text."""
-        edges = list(accumulate((len(self.tokenizer.token_bytes(id)) for id in ids), initial=0))
+        edges = self._edges(ids)
         start, end = self._given[0], edges[-1] - self._given[1]
         return range(bisect_right(edges, start) - 1, bisect_left(edges, end)) if start < end else range(0)
 
@@ -141,10 +141,21 @@ class Hole:
         """What the hole's tokens add between the given texts, without bytes that form no character."""
         return self._own(ids).decode("utf-8", errors="ignore")
 
+    def pieces(self, ids: Sequence[int]) -> tuple[str, ...]:
+        """The text of every token of a draft, less the given text at the seams; a split character at its last token.
+
+        A draft in spare room may not end with the seam's text yet.
+        """
+        written, given = self.tokenizer.decode_bytes(ids), self.last.text if self.last else b""
+        start = self._given[0]
+        own = written[start:].removesuffix(given)
+        edges = [_complete(own, at - start) for at in self._edges(ids)]
+        text = own.decode("utf-8", errors="ignore")
+        return tuple(text[start:end] for start, end in pairwise(edges))
+
     def offsets(self, ids: Sequence[int]) -> tuple[tuple[int, int], ...]:
         """For each token the (start, end) characters of the text that it covers, whole or in part."""
-        own, at = self._own(ids), -self._given[0]
-        edges = [at, *(at := at + len(self.tokenizer.token_bytes(id)) for id in ids)]
+        own, edges = self._own(ids), [at - self._given[0] for at in self._edges(ids)]
         return tuple((_complete(own, start), _begun(own, end)) for start, end in pairwise(edges))
 
     @property
@@ -158,6 +169,10 @@ class Hole:
     def _given(self) -> tuple[int, int]:
         """The bytes of given text at each end."""
         return len(self.first.text) if self.first else 0, len(self.last.text) if self.last else 0
+
+    def _edges(self, ids: Sequence[int]) -> list[int]:
+        """Where each token's bytes begin, and where the last one's end."""
+        return list(accumulate((len(self.tokenizer.token_bytes(id)) for id in ids), initial=0))
 
     def _own(self, ids: Sequence[int]) -> bytes:
         written = self.tokenizer.decode_bytes(ids)

@@ -8,19 +8,21 @@ compared again; the best of these go on until they settle, and the likeliest of 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import groupby, islice, takewhile
 
 from redraft.diffusion.causal import causal_scores
 from redraft.diffusion.records import DenoiseStep, TokenConfidence
-from redraft.errors import SettingError
 from redraft.filling.context import Context
 from redraft.filling.hole import Draft, Hole
+from redraft.filling.reporting import Reports
 from redraft.filling.result import confidence
 from redraft.filling.settle import Guess, Settling
 
 STAGES = ((1, 12), (2, 5))
 """(steps, how many of the best go on after them): first for all lengths, then for those that are left."""
+OWN = STAGES[-1][1]
+"""The rank of a draft whose length the model chooses itself: after those of all finalists."""
 SCORED_BEHIND = 6
 """Given tokens after the hole that are scored with it: the filling must lead into what follows."""
 SCORED_TOKENS = SCORED_BEHIND + 1
@@ -30,26 +32,7 @@ SCORED_AT_ONCE = 16
 WIDTH = 8
 """Lengths 1-8, 9-16 and so on share one canvas length."""
 
-OnRecord = Callable[[DenoiseStep], None]
-OnProgress = Callable[[int, int], None]
-"""Called with how many holes, or parts of an edit, are done, and how many there are: before each and after the last."""
 Prior = Callable[[tuple[int, ...]], float]
-
-
-def check_on_record(on_record: object) -> None:
-    """Raise `SettingError` if it is not callable."""
-    if on_record is not None and not callable(on_record):
-        raise SettingError(f"on_record is {on_record!r}; it must be a function that takes a step.", "on_record")
-
-
-def reporting(on_progress: OnProgress | None) -> OnProgress:
-    """The function as it is, or one that does nothing. Raises `SettingError` if it is not callable."""
-    if on_progress is None:
-        return lambda done, count: None
-    if not callable(on_progress):
-        sentence = f"on_progress is {on_progress!r}; it must be a function that takes two numbers."
-        raise SettingError(sentence, "on_progress")
-    return on_progress
 
 
 @dataclass(eq=False, slots=True)
@@ -99,15 +82,15 @@ def find(
     context: Context,
     hole: Hole,
     drafts: Sequence[Draft],
-    on_record: OnRecord | None = None,
+    reports: Reports,
     prior: Prior = lambda tokens: 0.0,
     finished: Sequence[Candidate] = (),
 ) -> Choice:
     """The best filling that begins as any of `drafts`, or is one of those already `finished`.
 
     Those that the hole accepts come before others at every stage, and one that it does not accept is the best only if
-    no finished draft is accepted. `prior` is added to the log-likelihood of a filling's tokens. `on_record` sees the
-    finalists' steps; request 0 is the one that was the best when they were chosen, and the `finished` ones come last.
+    no finished draft is accepted. `prior` is added to the log-likelihood of a filling's tokens. `reports` are told of
+    the finalists' steps; rank 0 is the one that was the best when they were chosen.
     """
     batches = [_Batch(context, hole, group) for group in _groups(context, hole, drafts)]
     candidates = [candidate for batch in batches for candidate in batch.candidates]
@@ -120,21 +103,12 @@ def find(
         for batch in batches:
             batch.keep(left)
     for batch in batches:
-        batch.finish(left, on_record)
-    if on_record is not None:
-        _report(on_record, finished, len(left))
+        batch.finish(left, reports)
     left = [*left, *finished]
     texts += judge(context, left, prior)
     best = max(left, key=lambda one: (one.accepted, one.score))
     forwards = sum(len(candidate.records) for candidate in candidates) + texts
     return Choice(best, tuple(sorted({candidate.length for candidate in left})), forwards)
-
-
-def _report(on_record: OnRecord, candidates: Sequence[Candidate], first: int) -> None:
-    """Report all steps of finished candidates, under ranks from `first` on."""
-    for rank, candidate in enumerate(candidates, first):
-        for record in candidate.records:
-            on_record(replace(record, request_id=rank))
 
 
 def with_what_follows(hole: Hole, tokens: Sequence[int]) -> tuple[int, ...]:
@@ -184,24 +158,17 @@ class _Batch:
         """Let only the chosen ones go on."""
         self._settling.keep([row for row, candidate in enumerate(self.candidates) if candidate in chosen])
 
-    def finish(self, finalists: Sequence[Candidate], on_record: OnRecord | None) -> None:
-        """Finish all that are left; `on_record` gets all of their steps, from the first."""
-        rank = {row: finalists.index(one) for row, one in enumerate(self.candidates) if one in finalists}
-        reported = dict.fromkeys(rank, 0)
+    def finish(self, finalists: Sequence[Candidate], reports: Reports) -> None:
+        """Finish all that are left; `reports` are told of all their steps, from the first."""
+        ranks = [(finalists.index(one), one) for one in self.candidates if one in finalists]
+        reported = dict.fromkeys((rank for rank, _ in ranks), 0)
         while True:
-            if on_record is not None:
-                self._report(on_record, rank, reported)
+            for rank, one in ranks:
+                reports.steps(one.records[reported[rank] :], one.hole, one.length, rank)
+                reported[rank] = len(one.records)
             if not self._settling.open:
                 return
             self.run(1)
-
-    def _report(self, on_record: OnRecord, rank: dict[int, int], reported: dict[int, int]) -> None:
-        """Report what has not been reported yet, under each finalist's rank."""
-        for row, number in rank.items():
-            records = self.candidates[row].records
-            for record in records[reported[row] :]:
-                on_record(replace(record, request_id=number))
-            reported[row] = len(records)
 
 
 def _groups(context: Context, hole: Hole, drafts: Sequence[Draft]) -> list[list[Draft]]:

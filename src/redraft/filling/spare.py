@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from itertools import takewhile
 
+from redraft.diffusion.records import DenoiseStep
 from redraft.filling.context import Context
 from redraft.filling.hole import Hole
-from redraft.filling.lengths import Candidate
+from redraft.filling.lengths import OWN, Candidate
+from redraft.filling.reporting import Reports
 from redraft.filling.settle import Settling
 
 CREDIT = 8.0
@@ -19,18 +21,18 @@ CREDIT = 8.0
 fewer factors. Chosen on 50 lines of Python (docs/filling.md)."""
 
 
-def draft_of_own_length(context: Context, hole: Hole, longest: int) -> tuple[list[Candidate], int]:
+def draft_of_own_length(context: Context, hole: Hole, longest: int, reports: Reports) -> tuple[list[Candidate], int]:
     """The draft of a hole with room for `longest` tokens and padding; none if no text ends there as it must.
 
-    Also returns how many passes over a canvas it took.
+    Also returns how many passes over a canvas it took; `reports` are told of each at once.
     """
     room = longest + 1
     guess = hole.guess((None,) * room, max(room, context.canvas), padded=True)
     settling = Settling(context.model, context.cache.select([0]), [guess], context.settings)
-    records = []
+    records, text, pad = list[DenoiseStep](), list[int](), hole.tokenizer.pad_id
     while settling.open:
         records += settling.step()
-    pad = hole.tokenizer.pad_id
-    text = list(takewhile(lambda token: token != pad, records[-1].argmax_canvas[:room]))
+        text = list(takewhile(lambda token: token != pad, records[-1].argmax_canvas[:room]))
+        reports.steps(records[-1:], hole, len(text), OWN)
     ends = len(text) < room and hole.fits(text)
     return [Candidate(hole, len(text), guess, records, credit=CREDIT)] if ends else [], len(records)
