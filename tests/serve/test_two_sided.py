@@ -140,7 +140,7 @@ def test_texts_and_questions_are_no_longer_than_a_prompt_may_be(llm: LLM, path: 
 
 
 @contextlib.contextmanager
-def _server_that_fills(llm: LLM) -> Iterator[tuple[str, Callable[[], object]]]:
+def server_that_fills(llm: LLM) -> Iterator[tuple[str, Callable[[], object]]]:
     """A server in the midst of a filling, its address, and what ends that."""
     engine = AsyncEngine(llm.new_engine(EngineSettings()))
     begun, held = threading.Event(), threading.Event()
@@ -162,7 +162,7 @@ def _server_that_fills(llm: LLM) -> Iterator[tuple[str, Callable[[], object]]]:
 
 def test_a_request_behind_a_long_filling_hears_when_its_time_is_over(llm: LLM) -> None:
     body = CHAT | {"model": "scripted", "timeout": 0.25}
-    with _server_that_fills(llm) as (url, end):
+    with server_that_fills(llm) as (url, end):
         answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=20)
         assert answer.status_code == 408
         assert answer.json()["error"]["message"] == "The answer was not finished within 0.25 seconds."
@@ -172,7 +172,7 @@ def test_a_request_behind_a_long_filling_hears_when_its_time_is_over(llm: LLM) -
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_leaves_behind_a_long_filling_leaves_its_place(llm: LLM, stream: bool) -> None:
-    with _server_that_fills(llm) as (url, end):
+    with server_that_fills(llm) as (url, end):
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(f"{url}/v1/chat/completions", json=CHAT | {"model": "scripted", "stream": stream}, timeout=0.5)
         left = 'redraft_requests_total{endpoint="/v1/chat/completions",status="499"} 1.0'

@@ -10,9 +10,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 import redraft
-from redraft.errors import EngineError, RedraftError
+from redraft.errors import RedraftError
 from redraft.serve import plain_routes, routes, two_sided_routes
-from redraft.serve.faults import Fault, fault_of, stopping, validation_fault
+from redraft.serve.faults import Fault, fault_of, validation_fault
 from redraft.serve.gate import Gate, fault_response, with_cors
 from redraft.serve.http import CLIENT_GONE, ClientGone
 from redraft.serve.logs import client_fault
@@ -49,9 +49,7 @@ def _pools() -> dict[str, Pool]:
 
 
 async def _fault(request: Request, error: Exception) -> Response:
-    # An engine that was closed on purpose has not failed.
-    if isinstance(error, EngineError) and request.app.state.service.phase == "stopping":
-        return _respond(request, stopping())
+    error = request.app.state.service.explained(error)
     if isinstance(error, RedraftError):
         return _respond(request, client_fault(request.state.context.id, error))
     return _respond(request, fault_of(error))  # the gate logs it

@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Iterable, Iterator
 from typing import Any
 
 from redraft.diffusion.records import Commit, DenoiseStep
+from redraft.filling.reporting import HoleStep
 from redraft.serve.answers import Answers, new_replies
 from redraft.serve.http import sse_event
 from redraft.serve.openai_common import extras
@@ -52,9 +53,17 @@ async def draft_events(
 
 def step_data(record: DenoiseStep, tokenizer: Tokenizer) -> dict[str, Any]:
     """Return a step as JSON, with the text of every draft token."""
-    data = record.to_dict()
-    data["entropy"] = [round(value, ENTROPY_DIGITS) for value in record.entropy]
-    return data | {"pieces": list(pieces(record.argmax_canvas, tokenizer))}
+    return _rounded(record) | {"pieces": list(pieces(record.argmax_canvas, tokenizer))}
+
+
+def hole_data(step: HoleStep) -> dict[str, Any]:
+    """Return a step of a hole as JSON, at the hole's positions alone."""
+    size = len(step.pieces)
+    return {name: value[:size] if isinstance(value, tuple | list) else value for name, value in _rounded(step).items()}
+
+
+def _rounded(record: DenoiseStep) -> dict[str, Any]:
+    return record.to_dict() | {"entropy": [round(value, ENTROPY_DIGITS) for value in record.entropy]}
 
 
 def pieces(token_ids: Iterable[int], tokenizer: Tokenizer) -> Iterator[str]:

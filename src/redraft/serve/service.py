@@ -181,12 +181,8 @@ class Service:
                 if self.settings.log_prompts:
                     facts.setdefault("texts", []).append(ended.text)
 
-        def note(fault: Fault) -> None:
-            self.count_refusal(fault)
-            facts["error"] = fault.reason
-
         streams = await self.engine.submit([replace(request, timeout=left) for request in plan.requests])
-        return Answers(plan, streams, observe=observe, note=note)
+        return Answers(plan, streams, observe=observe, note=functools.partial(self.note, facts))
 
     async def work(self, check: Callable[[], object], function: Callable[[], T], *, size: int) -> T:
         """Check a request of `size` bytes, then call `function`, which runs forward passes, in the model's thread.
@@ -217,6 +213,15 @@ class Service:
             raise
         finally:
             self._limits.discard(limit)
+
+    def explained(self, error: Exception) -> Exception:
+        """The error, or that the server is stopping: an engine that was closed on purpose has not failed."""
+        return stopping() if isinstance(error, EngineError) and self.phase == "stopping" else error
+
+    def note(self, facts: dict[str, Any], fault: Fault) -> None:
+        """Count the error at the end of a stream that has failed, and name it in the facts of the log line."""
+        self.count_refusal(fault)
+        facts["error"] = fault.reason
 
     def count_refusal(self, fault: Fault) -> None:
         """Count a refused request."""

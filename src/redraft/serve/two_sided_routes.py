@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +11,19 @@ from fastapi import APIRouter, Request, Response
 
 from redraft.deciding.asking import read_question, split_questions
 from redraft.deciding.form import Form
+from redraft.editing.api import DEFAULT_STEPS as EDIT_STEPS
 from redraft.editing.following import NextEdit
 from redraft.errors import about
-from redraft.serve.http import Json, until_disconnect
+from redraft.filling.api import DEFAULT_STEPS as FILL_STEPS
+from redraft.filling.api import fill_settings
+from redraft.serve.faults import Fault
+from redraft.serve.http import EventStream, Json, until_disconnect
 from redraft.serve.json_route import JsonRoute
+from redraft.serve.logs import client_fault
 from redraft.serve.planning import Planner, rename_fields
 from redraft.serve.service import request_cost, service_of
 from redraft.serve.shapes.two_sided import Constrained, DecisionRequest, EditRequest, FillRequest, NextEditRequest
+from redraft.serve.two_sided_drafts import Drafting, Report, watching
 from redraft.text.pieces import split_pieces
 
 router = APIRouter(tags=["answers"], route_class=JsonRoute)
@@ -34,7 +40,7 @@ async def fill(request: Request, body: FillRequest) -> Response:
         pieces = split_pieces(*text)  # type: ignore[arg-type]
     texts = {"text": "".join(pieces)} if body.text is not None else {"prefix": pieces[0], "suffix": pieces[1]}
     check = functools.partial(planner.check_text, texts)
-    return await _run(request, body, check, work)
+    return await (_stream if body.stream else _run)(request, body, check, work)
 
 
 @router.post("/v1/edits")
@@ -45,7 +51,7 @@ async def edits(request: Request, body: EditRequest) -> Response:
     start, end = body.span
     work = functools.partial(planner.llm.edit, body.text, (start, end), body.instruction, **_without_none(settings))
     check = functools.partial(planner.check_text, _without_none({"text": body.text, "instruction": body.instruction}))
-    return await _run(request, body, check, work)
+    return await (_stream if body.stream else _run)(request, body, check, work)
 
 
 @router.post("/v1/edits/next")
@@ -92,15 +98,46 @@ _Body = FillRequest | EditRequest | NextEditRequest | DecisionRequest
 
 
 async def _run(request: Request, body: _Body, check: Callable[[], None], work: Callable[[], Any]) -> Response:
+    """Answer with what the work comes to."""
+    return Json(await until_disconnect(request, _done(request, body, check, work)))
+
+
+async def _stream(
+    request: Request, body: FillRequest | EditRequest, check: Callable[[], None], work: Callable[..., Any]
+) -> Response:
+    """Answer with the drafts as they settle; anything that is refused before any compute is an ordinary error."""
+    service, context = service_of(request), request.state.context
+    llm, default = service.llm, FILL_STEPS if isinstance(body, FillRequest) else EDIT_STEPS
+    steps = fill_settings(llm.defaults, body.keywords(), default).steps
+
+    def begin(report: Report) -> Coroutine[Any, Any, dict[str, Any]]:
+        return _done(request, body, check, functools.partial(work, **watching(report, steps)))
+
+    def fault(error: Exception) -> Fault:
+        fault = client_fault(context.id, service.explained(error))
+        service.note(context.facts, fault)
+        return fault
+
+    drafting = Drafting(begin)
+    try:
+        await until_disconnect(request, drafting.begun())
+    except BaseException:
+        await drafting.close()
+        raise
+    return EventStream(drafting.events(fault), drafting.close, limit=service.settings.reading_limit)
+
+
+async def _done(request: Request, body: _Body, check: Callable[[], None], work: Callable[[], Any]) -> dict[str, Any]:
+    """What the work comes to, once it is done."""
     service = service_of(request)
     names = body.constraint_names if isinstance(body, Constrained) else dict[str, str]
     with rename_fields(names):
-        result = await until_disconnect(request, service.work(check, work, size=request_cost(request, body)))
+        result = await service.work(check, work, size=request_cost(request, body))
     several = isinstance(result, list)
     content = {"decisions": [decision.to_dict() for decision in result]} if several else result.to_dict()
     if service.settings.log_prompts:
         request.state.context.facts |= {"asked": body.model_dump(exclude_unset=True), "answered": content}
-    return Json({"model": body.model} | content)
+    return {"model": body.model} | content
 
 
 def _check_questions(planner: Planner, body: DecisionRequest, asked: Any) -> None:

@@ -37,7 +37,13 @@ def _few_holes(text: str) -> str:
     return text
 
 
-class FillRequest(Constrained):
+class Drafted(Constrained):
+    """Work that may be streamed."""
+
+    stream: Annotated[bool | None, Field(description="Server-sent events of the drafts as they settle.")] = None
+
+
+class FillRequest(Drafted):
     """Fill the hole between `prefix` and `suffix`, or every `<|fill|>` in `text`."""
 
     model: str
@@ -56,7 +62,7 @@ class FillRequest(Constrained):
         return self
 
 
-class EditRequest(Constrained):
+class EditRequest(Drafted):
     """Change the characters `span` (start, end) of `text` as `instruction` says, or repair them without one."""
 
     model: str
