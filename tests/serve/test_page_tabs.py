@@ -13,7 +13,7 @@ SCHEMA = {"type": "object", "properties": {"sure": {"type": "boolean"}}, "requir
 def run(page: Any, tab: str) -> Any:
     """Press the button of a tab and wait for its result or error."""
     page.click(f"#{tab}-send")
-    page.wait_for_selector(f"#{tab}-result .answer, #{tab}-result .trouble", timeout=WAIT)
+    page.wait_for_selector(f"#{tab}-send:not(.stop)", timeout=WAIT)
     return page.locator(f"#{tab}-result")
 
 

@@ -125,9 +125,14 @@ function showStep(box, turn, step, index, flicker) {
   }
   if (head.textContent !== before) head.textContent = before;
   if (looksLikeCode(before + pieces.map(([text]) => text).join(""))) box.classList.add("code");
-  while (box.children.length - 1 > pieces.length) box.lastElementChild.remove();
+  drawPieces(box, 1, pieces, flicker);
+  holdHeight(box, flicker);
+}
+// One span for each piece, after the first `before` elements of a box; those that change flicker.
+function drawPieces(box, before, pieces, flicker) {
+  while (box.children.length - before > pieces.length) box.lastElementChild.remove();
   pieces.forEach(([text, name, title], i) => {
-    let span = box.children[i + 1];
+    let span = box.children[i + before];
     if (!span) { span = make("span"); box.append(span); }
     if (span.textContent !== text) {
       span.textContent = text;
@@ -136,9 +141,9 @@ function showStep(box, turn, step, index, flicker) {
     if (span.className !== name) span.className = name;
     span.title = title;
   });
-  // Keep the page from jumping when a draft gets shorter.
-  box.style.minHeight = `${Math.max(parseFloat(box.style.minHeight) || 0, flicker ? box.offsetHeight : 0)}px`;
 }
+// Keeps the page from jumping when a draft gets shorter.
+function holdHeight(box, grows = true) { box.style.minHeight = `${Math.max(parseFloat(box.style.minHeight) || 0, grows ? box.offsetHeight : 0)}px`; }
 function shownPieces(step, eos) {
   const ids = step.argmax_canvas, ends = new Set(eos), end = endOf(step, eos);
   const shown = step.pieces.slice(0, end).map((piece, i) => {

@@ -20,7 +20,7 @@ examples("edit", [
 job("edit", () => {
   const text = $("edit-text").value, instruction = $("edit-ask").value.trim();
   return ["/v1/edits", { text, span: lineSpan(text), ...(instruction ? { instruction } : {}) }];
-}, showEdit);
+}, showEdit, editedText);
 
 // The characters of the chosen lines, without the last one's end. Characters count as the server counts them, not as UTF-16 units.
 function lineSpan(text) {

@@ -21,7 +21,7 @@ examples("fill", [
 job("fill", () => {
   const regex = $("fill-regex").value, most = $("fill-most").value.trim();
   return ["/v1/fill", { text: $("fill-text").value, ...(regex ? { regex } : {}), ...(most ? { max_tokens: whole(most) } : {}) }];
-}, showFillings);
+}, showFillings, fillingText);
 
 function showFillings(answer, { text }) {
   const box = make("div", "text code given"), tokens = [];
@@ -32,7 +32,6 @@ function showFillings(answer, { text }) {
   });
   const steps = answer.fillings.map(filling => filling.steps).join(" + ");
   const facts = `${steps} steps · ${answer.forwards} forwards · ${seconds(answer.seconds)} · coloured where unsure`;
-  if (!matchMedia("(prefers-reduced-motion: reduce)").matches) settle(tokens);
   return [resultCard(box, facts, tool("Replay", () => settle(tokens)), copier(() => answer.full_text))];
 }
 // Appends the tokens of a filling and returns them with the step at which each settled. Offsets count characters, not UTF-16 units.

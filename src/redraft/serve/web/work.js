@@ -20,8 +20,9 @@ function openTab(name, focus = false) {
 }
 function focusFirst() { $(FIRST[tab]).focus(); }
 
-// Sends what `ask` returns, a path and a body, and shows what `show` makes of the answer.
-function job(name, ask, show) {
+// Sends what `ask` returns, a path and a body, and shows what `show` makes of the answer; meanwhile, if it is streamed,
+// the text with its drafts that `open` makes of the body.
+function job(name, ask, show, open) {
   const button = $(`${name}-send`), result = $(`${name}-result`), label = button.textContent;
   let controller = null;
   jobs[name] = { stop: () => controller?.abort() };
@@ -30,12 +31,14 @@ function job(name, ask, show) {
     if (controller) { controller.abort(); return; }
     controller = new AbortController();
     button.textContent = "Stop"; button.classList.add("stop");
-    const ticking = clock(result);
+    let ticking = 0;
     try {
       if (!model) throw new Error("The model is not ready yet.");
-      const [path, body] = ask();
-      const answer = await call(path, { model: model.id, ...body }, controller.signal);
-      result.replaceChildren(...show(await answer.json().catch(lost(BROKEN)), body));
+      const [path, body] = ask(), opened = open?.(body);
+      ticking = clock(result, opened);
+      const answer = await call(path, { model: model.id, ...body, ...(opened ? { stream: true } : {}) }, controller.signal);
+      const done = opened ? await settled(answer, opened.take) : await answer.json().catch(lost(BROKEN));
+      result.replaceChildren(...show(done, body));
       result.scrollIntoView({ block: "nearest" });
       $("spoken").textContent = result.firstElementChild.firstElementChild.textContent;
     } catch (error) {
@@ -47,10 +50,16 @@ function job(name, ask, show) {
     }
   };
 }
-function clock(result) {
-  const started = performance.now(), shown = make("p", "facts working", "at work");
+function clock(result, opened) {
+  const started = performance.now(), shown = opened ? resultCard(opened.box, "at work") : make("p", "facts working", "at work");
+  const facts = opened ? shown.lastElementChild.firstElementChild : shown;
+  facts.parentElement?.classList.add("working");
   result.replaceChildren(shown);
-  return setInterval(() => { shown.textContent = `at work · ${seconds((performance.now() - started) / 1000)}`; }, 100);
+  result.scrollIntoView({ block: "nearest" });
+  return setInterval(() => {
+    const parts = ["at work", seconds((performance.now() - started) / 1000), opened?.state];
+    facts.textContent = parts.filter(part => part).join(" · ");
+  }, 100);
 }
 const seconds = time => `${time.toFixed(time < 1 ? 2 : 1)} s`;
 
@@ -59,6 +68,17 @@ function examples(name, list, use) {
   $(`${name}-ideas`).append(...list.map(example => tool(example.label, () => { use(example); $(`${name}-result`).replaceChildren(); $(`${name}-send`).focus(); })));
   use(list[0]);
 }
+// What was typed stays in the browser tab across reloads.
+const typedFields = () => [...document.querySelectorAll(".work textarea, .work input")];
+function keepFields() {
+  const fields = Object.fromEntries(typedFields().map(field => [field.id, field.type === "checkbox" ? field.checked : field.value]));
+  try { sessionStorage.setItem("redraft.fields", JSON.stringify(fields)); } catch { /* a full store loses nothing on screen */ }
+}
+function restoreFields() {
+  const fields = read(sessionStorage, "redraft.fields", {});
+  for (const field of typedFields()) if (field.id in fields) field[field.type === "checkbox" ? "checked" : "value"] = fields[field.id];
+}
+for (const leaving of ["pagehide", "visibilitychange"]) addEventListener(leaving, keepFields);  // phones may end a hidden page without a word
 function resultCard(content, facts, ...tools) {
   const box = make("article", "answer"), line = make("div", "facts"), push = make("span", "push");
   push.append(...tools); line.append(make("span", "", facts), push); box.append(content, line);
