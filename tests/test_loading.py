@@ -82,8 +82,15 @@ def test_a_template_that_cannot_be_read_is_named(folder: Path, tmp_path: Path) -
     with pytest.raises(CheckpointError, match="The chat template is not valid Jinja"):
         redraft.load(broken, device="cpu", dtype="float32")
     (broken / "chat_template.jinja").unlink()
-    with pytest.raises(SettingError, match="This model folder has no chat template"):
-        redraft.load(broken, device="cpu", dtype="float32").generate("hi")
+    llm = redraft.load(broken, device="cpu", dtype="float32")
+    said = "This model folder has no chat template; it can only continue, fill and repair plain text."
+    question: list[dict[str, str]] = [{"role": "user", "content": "hi"}]
+    for prompt in ("hi", question):
+        with pytest.raises(SettingError, match=re.escape(f"{said} Pass a text with raw=True, or token ids.")):
+            llm.generate(prompt)
+    for ask in (lambda: llm.chat(question), lambda: llm.edit("a b", (0, 1), "c"), lambda: llm.decide("a", ["b", "c"])):
+        with pytest.raises(SettingError, match=re.escape(said) + "$"):
+            ask()
 
 
 @pytest.mark.parametrize("vocabulary", [8192, 32768])

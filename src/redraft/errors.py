@@ -25,6 +25,11 @@ from typing import Any
 TOO_LONG = "context_length_exceeded"
 """The `code` of a prompt that is too long, alone or together with the answer; clients shorten it and ask again."""
 
+NO_TEMPLATE = "no_chat_template"
+"""The `code` of a conversation with a model whose folder has no chat template."""
+WITHOUT_TEMPLATE = "This model folder has no chat template; it can only continue, fill and repair plain text."
+"""What such an error says. Python and the command line add how to ask for that."""
+
 
 def why(error: Exception) -> str:
     """What went wrong with a file, without the number and file name that an `OSError` adds."""

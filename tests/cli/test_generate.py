@@ -37,6 +37,16 @@ def test_a_pipe_gets_the_text_alone(cli: Cli, folder: Path, llm: LLM) -> None:
     assert outcome.out == llm.generate("Hello", **SETTINGS).text + "\n"
 
 
+def test_a_folder_without_a_template_is_told_of_with_the_option_that_helps(cli: Cli, copied: Path) -> None:
+    (copied / "chat_template.jinja").unlink()
+    said = "error: This model folder has no chat template; it can only continue, fill and repair plain text. "
+    for command in (("generate", "Hello"), ("chat",), ("decide", "a", "--choice", "b", "--choice", "c")):
+        outcome = cli(*command, "--model", copied, stdin=b"Hello\n")
+        assert outcome.code == 2
+        assert outcome.err == f"{said}With --raw, `redraft generate` continues it.\n"
+    assert cli("generate", "Hello", "--raw", "--model", copied, *OPTIONS).code == 0
+
+
 def test_options_are_the_settings(cli: Cli, folder: Path, llm: LLM) -> None:
     given = {"preset": "fast", "canvas_length": 32, "entropy_bound": 0.5, "t_min": 0.1, "t_max": 0.9, "steps": 2}
     options = [part for name, value in given.items() for part in (f"--{name.replace('_', '-')}", value)]

@@ -27,7 +27,7 @@ from redraft.cli.replay import replay
 from redraft.cli.serve import serve
 from redraft.cli.stopping import EXIT_INTERRUPTED
 from redraft.cli.train import train
-from redraft.errors import InputError, RedraftError
+from redraft.errors import NO_TEMPLATE, WITHOUT_TEMPLATE, InputError, RedraftError
 
 EXIT_FAILED, EXIT_BAD_INPUT = 1, 2
 HELP_OPTIONS = ["-h", "--help"]
@@ -81,7 +81,7 @@ def main(args: Sequence[str] | None = None) -> int:
     except _UsageError as error:
         return _usage(error)
     except InputError as error:
-        return _fail(str(error), EXIT_BAD_INPUT)
+        return _fail(_with_options(error), EXIT_BAD_INPUT)
     except (KeyboardInterrupt, typer.Abort):
         return EXIT_INTERRUPTED
     except BrokenPipeError:
@@ -97,6 +97,13 @@ def main(args: Sequence[str] | None = None) -> int:
         if message is None:
             raise
         return _fail(message, EXIT_FAILED)
+
+
+def _with_options(error: InputError) -> str:
+    """What an error says, with an option where Python has an argument."""
+    if error.code == NO_TEMPLATE:
+        return f"{WITHOUT_TEMPLATE} With --raw, `redraft generate` continues it."
+    return str(error)
 
 
 def _commands() -> Any:

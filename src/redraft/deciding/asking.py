@@ -45,11 +45,11 @@ def read_question(llm: DecidingLLM, question: Question, form: Form, tools: Tools
             raise PromptError("The question is empty.", "question")
         check_utf8(question, "question")
         question = [{"role": "user", "content": with_choices(question, form)}]
-    if tools is None:
-        return llm.read_prompt(question)
-    if not all(isinstance(message, Mapping) for message in question):
+    if isinstance(question, Sequence) and question and all(isinstance(message, Mapping) for message in question):
+        return llm.read_chat(question, tools=tools)  # type: ignore[arg-type]
+    if tools is not None:
         raise SettingError("tools belong to a question that is a str or a list of messages.", "tools")
-    return llm.read_chat(question, tools=tools)  # type: ignore[arg-type]
+    return llm.read_prompt(question)
 
 
 def content_free(question: Question) -> Question | None:

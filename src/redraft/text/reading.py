@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from redraft.checks import require_type
-from redraft.errors import PromptError, SettingError
+from redraft.errors import NO_TEMPLATE, WITHOUT_TEMPLATE, PromptError, SettingError
 from redraft.text.images import Grid
 from redraft.text.messages import check_messages, plain_data
 from redraft.text.placing import EncodedPrompt, decoded_images, parts_of, place_images, take_images
@@ -57,7 +57,7 @@ class PromptReader:
         if all(isinstance(item, str) for item in prompt):
             raise PromptError("A list of texts is several prompts; give it to generate_batch.", "prompt")
         if all(isinstance(item, Mapping) for item in prompt):
-            return self.chat(prompt, **chat)
+            return self._conversation(prompt, **chat)
         self.tokenizer.check_ids(prompt)
         return EncodedPrompt(tuple(map(int, prompt)))
 
@@ -66,7 +66,7 @@ class PromptReader:
     ) -> EncodedPrompt:
         """See `LLM.read_chat`."""
         if self.template is None:
-            raise SettingError("This model folder has no chat template; pass raw=True or token ids.")
+            raise SettingError(WITHOUT_TEMPLATE, code=NO_TEMPLATE)
         if isinstance(messages, str) or not isinstance(messages, Sequence) or not messages:
             raise PromptError("messages must be a list with at least one message.", "messages")
         begun = ""
@@ -103,8 +103,14 @@ class PromptReader:
         if not text:
             raise PromptError("The prompt is empty.", "prompt")
         if not raw:
-            return self.chat([{"role": "user", "content": text}], **chat)
+            return self._conversation([{"role": "user", "content": text}], **chat)
         return EncodedPrompt((self.tokenizer.bos_id, *self.tokenizer.encode(text, special=False)))
+
+    def _conversation(self, messages: Sequence[Message], **chat: Any) -> EncodedPrompt:
+        """A prompt that is a conversation, and need not be one."""
+        if self.template is None:
+            raise SettingError(f"{WITHOUT_TEMPLATE} Pass a text with raw=True, or token ids.", code=NO_TEMPLATE)
+        return self.chat(messages, **chat)
 
 
 def _ends_with_an_answer(messages: Sequence[Message]) -> bool:
