@@ -36,13 +36,14 @@ def load(
     adapter: str | Path | Mapping[str, str | Path] | None = None,
     vision: bool = True,
 ) -> LLM:
-    """Load a model: "tiny" (embedded), a folder, or a hub id such as "google/diffusiongemma-26B-A4B-it".
+    """Load a model: "tiny" (embedded), a folder, a GGUF file, or a hub id such as "google/diffusiongemma-26B-A4B-it".
 
     device            "auto", "cpu", "cuda", "cuda:1" ...
     gpus              how many CUDA devices share the model's layers, keys and values
     dtype             "auto", "bfloat16" or "bf16", "float32" or "fp32"
-    quantization      None (the weights as they are stored), "fp8", or "int4": int4 experts, with the rest in FP8 (on
-                      a CPU, in `dtype`); "fp8" on a CPU computes what a GPU would, slowly
+    quantization      None (the weights as they are stored; quantized ones of a GGUF file in FP8 on a GPU), "fp8", or
+                      "int4": int4 experts, with the rest in FP8 (on a CPU, in `dtype`); "fp8" on a CPU computes what a
+                      GPU would, slowly
     vocabulary_dtype  of the token embeddings, which are also the head: "model", same as the weights; "fp8", which
                       is faster on a GPU; or "auto", FP8 where weights on a GPU are quantized
     kv_cache_dtype    of the engine's keys and values: "auto", same as the model, or "fp8", half of bfloat16's bytes

@@ -9,6 +9,7 @@ import pytest
 from outcome import Cli
 from safetensors import safe_open
 
+from gguf_file import write_gguf
 from redraft.model.presets import PRESETS
 from redraft.model.weights import load_model, save_model
 
@@ -43,6 +44,17 @@ def test_a_folder_counts_what_it_stores(cli: Cli, folder: Path) -> None:
         stored = sum(file.get_tensor(name).numel() for name in file.keys())  # noqa: SIM118
     shown = cli("inspect", folder, "--json").json
     assert shown["parameters"]["stored"] == shown["parameters"]["text"] == stored
+
+
+def test_a_gguf_file_says_what_it_holds(cli: Cli, folder: Path, tmp_path: Path) -> None:
+    write_gguf(folder, tmp_path / "model.gguf", type=lambda name: "Q8_0" if name == "token_embd.weight" else "BF16")
+    shown = cli("inspect", tmp_path / "model.gguf", "--json").json
+    assert shown["files"]["quantized"] == "GGUF"
+    assert shown["files"]["bytes"]["Q8_0"] == 16384 * 64 // 32 * 34
+    assert shown["parameters"] == cli("inspect", folder, "--json").json["parameters"]
+    assert "quantized (GGUF), " in cli("inspect", tmp_path / "model.gguf").out
+    write_gguf(folder, tmp_path / "plain.gguf", type=lambda _: "BF16")
+    assert cli("inspect", tmp_path / "plain.gguf", "--json").json["files"]["quantized"] is None
 
 
 def test_a_folder_says_in_which_format_it_is_stored(cli: Cli, folder: Path, tmp_path: Path) -> None:

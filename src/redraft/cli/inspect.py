@@ -19,7 +19,9 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def inspect(
-    model: Annotated[str, typer.Argument(help="tiny, a folder, a hub id, or the shape 26b-a4b.", metavar="MODEL")],
+    model: Annotated[
+        str, typer.Argument(help="tiny, a folder, a GGUF file, a hub id, or the shape 26b-a4b.", metavar="MODEL")
+    ],
     json: JsonFlag = False,
 ) -> None:
     """Show a model's shape, parameters, bytes, and what its cache costs."""
@@ -57,11 +59,12 @@ def _files(folder: Path) -> dict[str, Any] | None:
 
     if not all_here(folder):
         return None
-    sizes: Counter[str] = Counter()
-    for entry in read_headers(folder).values():
+    sizes, entries = Counter[str](), read_headers(folder).values()
+    for entry in entries:
         sizes[entry.dtype] += entry.end - entry.start
     stated = read_json(folder / CONFIG_FILE).get("quantization_config") or {}
     format = stated.get("format") or stated.get("quant_algo") or stated.get("quant_method")
+    format = "GGUF" if any(entry.coded for entry in entries) else format
     return {"count": len(shards(folder)), "bytes": dict(sizes.most_common()), "quantized": format}
 
 

@@ -13,7 +13,7 @@ from redraft.cli.stopping import stopped_by_sigterm
 
 
 def merge(
-    model: Annotated[str, typer.Argument(help="tiny, a folder, or a hub id.", metavar="MODEL")],
+    model: Annotated[str, typer.Argument(help="tiny, a folder, a GGUF file, or a hub id.", metavar="MODEL")],
     adapter: Annotated[Path, typer.Argument(help="A LoRA adapter's folder, in PEFT's format.", metavar="ADAPTER")],
     out: Annotated[Path, typer.Argument(help="The new model folder.", metavar="OUT")],
     json: JsonFlag = False,

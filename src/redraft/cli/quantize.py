@@ -14,7 +14,7 @@ from redraft.errors import SettingError
 
 
 def quantize(
-    model: Annotated[str, typer.Argument(help="tiny, a folder, or a hub id.", metavar="MODEL")],
+    model: Annotated[str, typer.Argument(help="tiny, a folder, a GGUF file, or a hub id.", metavar="MODEL")],
     out: Annotated[Path, typer.Argument(help="The new folder.", metavar="OUT")],
     format: Annotated[
         str, typer.Option("--format", metavar="NAME", help="fp8, or int4 (experts; the rest in fp8).")

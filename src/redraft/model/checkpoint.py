@@ -61,7 +61,12 @@ class Checkpoint:
     def dtype(self) -> torch.dtype:
         """The dtype of unquantized weights: the embedding's, or the last norm's if the embedding is quantized."""
         full = "embedding.weight" if self._layouts.get(self._bases["embedding.weight"]) is None else "norm.weight"
-        return PLAIN_DTYPES[self._stored[to_hugging_face(full)].dtype]
+        return PLAIN_DTYPES.get(self._stored[to_hugging_face(full)].dtype, torch.bfloat16)
+
+    @property
+    def coded(self) -> bool:
+        """Whether matrices are of quantized types that are decoded as they are read (from a GGUF file)."""
+        return any(entry.coded for entry in self._stored.values())
 
     @property
     def formats(self) -> dict[str, str]:
@@ -200,7 +205,7 @@ class Checkpoint:
         base, _, last = name.rpartition(".")
         layout = self._layouts.get(base)
         allowed = {} if layout is None else dict(zip(layout.suffixes, layout.dtypes, strict=True))
-        return entry.dtype in allowed.get(f".{last}", PLAIN_DTYPES)
+        return entry.coded or entry.dtype in allowed.get(f".{last}", PLAIN_DTYPES)
 
 
 def _all_finite(scale: torch.Tensor) -> bool:

@@ -17,9 +17,14 @@ from safetensors import SafetensorError, safe_open
 
 from redraft.errors import CheckpointError, why
 from redraft.model.folders import read_json
+from redraft.model.gguf import names as gguf_names
+from redraft.model.gguf.container import SUFFIX, read_gguf
+from redraft.model.gguf.decoding import decoded
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+GGUF_LINK = "model.gguf"
+"""A link to a GGUF file in a folder that describes it (`redraft.model.gguf`)."""
 DTYPES = {
     "F32": torch.float32,
     "BF16": torch.bfloat16,
@@ -40,7 +45,8 @@ _BLOCKS, _BLOCK = 8, 512
 class HeaderEntry:
     """Where a tensor is and what its file's header says about it.
 
-    `dtype` is spelled as safetensors does ("BF16"); the tensor's bytes are those of the file from `start` to `end`.
+    `dtype` is spelled as safetensors does ("BF16"), or is the name of a quantized type of GGUF ("Q4_K"); then `coded`
+    is true. The tensor's bytes are those of the file from `start` to `end`.
     """
 
     shard: Path
@@ -48,6 +54,7 @@ class HeaderEntry:
     dtype: str
     start: int
     end: int
+    coded: bool = False
 
 
 def read_headers(folder: Path) -> dict[str, HeaderEntry]:
@@ -62,8 +69,10 @@ def read_headers(folder: Path) -> dict[str, HeaderEntry]:
 
 
 def read_header(shard: Path) -> dict[str, HeaderEntry]:
-    """Every tensor of one shard, by its name in the file. Raises `CheckpointError`."""
+    """Every tensor of one shard, by its name in the file (Hugging Face's for a GGUF file). Raises `CheckpointError`."""
     check_readable(shard)
+    if shard.suffix.lower() == SUFFIX:
+        return _gguf_header(shard)
     try:
         safe_open(shard, "np")  # checks the header; "pt" would reserve memory for the whole file
     except (SafetensorError, OSError) as error:
@@ -74,6 +83,15 @@ def read_header(shard: Path) -> dict[str, HeaderEntry]:
         entries = json.loads(file.read(length))
     entries.pop("__metadata__", None)
     return {name: _stored(shard, 8 + length, entry) for name, entry in entries.items()}
+
+
+def _gguf_header(file: Path) -> dict[str, HeaderEntry]:
+    found: dict[str, HeaderEntry] = {}
+    for theirs, tensor in read_gguf(file).tensors.items():
+        if (name := gguf_names.to_hugging_face(theirs)) is not None:
+            place = {"shape": tensor.shape, "dtype": tensor.type, "start": tensor.start, "end": tensor.end}
+            found[name] = HeaderEntry(shard=file, coded=tensor.type not in DTYPES, **place)
+    return found
 
 
 def _stored(shard: Path, data: int, entry: dict[str, Any]) -> HeaderEntry:
@@ -99,7 +117,9 @@ def map_shard(shard: Path) -> mmap.mmap:
 
 
 def tensor_in(mapped: mmap.mmap, entry: HeaderEntry) -> torch.Tensor:
-    """One tensor of a mapped shard, without a copy; the mapping lives as long as it does."""
+    """One tensor of a mapped shard, without a copy unless it is coded; the mapping lives as long as it does."""
+    if entry.coded:
+        return decoded(mapped, entry.dtype, entry.shape, entry.start, entry.end)
     count = math.prod(entry.shape)
     return torch.frombuffer(mapped, dtype=DTYPES[entry.dtype], offset=entry.start, count=count).view(entry.shape)
 
@@ -140,6 +160,8 @@ def _sampled(entry: HeaderEntry) -> list[tuple[int, int]]:
 
 def shards(folder: Path) -> list[Path]:
     """The folder's weight files, in order. Raises `CheckpointError` if there are none or some are missing."""
+    if (folder / GGUF_LINK).is_symlink():
+        return [(folder / GGUF_LINK).readlink()]
     if (folder / SINGLE_FILE).is_file():
         return [folder / SINGLE_FILE]
     if (folder / SINGLE_FILE).is_symlink():
@@ -155,7 +177,7 @@ def shards(folder: Path) -> list[Path]:
 
 def all_here(folder: Path) -> bool:
     """Whether all weight files of the folder are there. Raises `CheckpointError` for an index that cannot be read."""
-    if (folder / SINGLE_FILE).is_file():
+    if (folder / SINGLE_FILE).is_file() or (folder / GGUF_LINK).is_symlink():
         return True
     return (folder / INDEX_FILE).is_file() and all((folder / name).is_file() for name in _weight_map(folder).values())
 

@@ -33,7 +33,8 @@ _OF_WEIGHTS = (".index.json", "hf_quant_config.json")
 
 
 def resolve_folder(model: str | Path, *, weights: bool = True) -> Path:
-    """The folder for `tiny` (inside the package), a folder's path, or a hub id (downloaded if necessary).
+    """The folder for `tiny` (inside the package), a folder's path, a GGUF file (described in a temporary folder, see
+    `model.gguf`), or a hub id (downloaded if necessary).
 
     With `weights=False` only JSON files are downloaded: the configs and the index of the weights.
     Raises `HubError` if the hub cannot provide the model and `CheckpointError` if `model` is none of the three.
@@ -41,13 +42,20 @@ def resolve_folder(model: str | Path, *, weights: bool = True) -> Path:
     if model == EMBEDDED:
         return _embedded_folder()
     if os.path.isdir(model):  # os.path, since Path("") is the working directory and Path raises for overlong names
-        return Path(model)
+        return _whole_folder(Path(model))
+    if os.path.isfile(model) and str(model).lower().endswith(".gguf"):
+        from redraft.model.gguf.folder import folder_of  # it uses this file
+
+        return folder_of(Path(model))
     if os.path.exists(model):
-        raise CheckpointError(f"{model} is a file; a model is a folder with config.json and safetensors files.")
+        raise CheckpointError(
+            f"{model} is a file; a model is a folder with config.json and safetensors files, or a GGUF file."
+        )
     if isinstance(model, str) and _HUB_ID.fullmatch(model):
         return _download(model, _FILES if weights else _DESCRIPTION_FILES)
     raise CheckpointError(
-        f"{str(model)!r} is neither '{EMBEDDED}', nor a folder, nor a hub id like google/diffusiongemma-26B-A4B-it."
+        f"{str(model)!r} is neither '{EMBEDDED}', nor a folder, nor a hub id like google/diffusiongemma-26B-A4B-it, "
+        "nor a GGUF file."
     )
 
 
@@ -131,6 +139,14 @@ def copy_beside(source: Path, target: Path) -> None:
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Write a JSON object for people to read, with each entry on a separate line."""
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def _whole_folder(folder: Path) -> Path:
+    """The folder, unless all that it holds are GGUF files, of which one must be named."""
+    files = sorted(file.name for file in folder.glob("*.gguf"))
+    if files and not (folder / CONFIG_FILE).exists():
+        raise CheckpointError(f"{folder} holds GGUF files; name one of them, such as {folder / files[0]}.")
+    return folder
 
 
 def _embedded_folder() -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Set
+from dataclasses import replace
 
 import torch
 
@@ -14,7 +15,8 @@ from redraft.model.checkpoint import Checkpoint
 from redraft.model.packed.build import pack, repack, repacked_bytes
 from redraft.model.packed.requirements import check_fit, check_room_for_copies, misfit
 from redraft.model.packed.transformer import PackedTransformer
-from redraft.model.placement import resolve_dtype
+from redraft.model.placement import lacks_fp8, resolve_dtype
+from redraft.model.quantize import Quantization
 from redraft.model.transformer import Transformer
 from redraft.model.weight_settings import WeightSettings
 from redraft.model.weights import filled, load_for_cpu, load_vision
@@ -24,12 +26,14 @@ def load_for_inference(checkpoint: Checkpoint, settings: WeightSettings, *, adap
     """The model in the form that runs fastest: packed on a GPU or if quantized, else plain.
 
     On a GPU, fp32 stays plain, and so do shapes that the kernels do not support. On a CPU, INT4 experts stay in INT4
-    and the rest is plain; `quantization` "fp8" computes what a GPU would, slowly. An `adapter` is folded into the
-    weights. Raises what `load_packed` raises, and `SettingError` for several `gpus` and a model that does not run on
-    the kernels.
+    and the rest is plain; `quantization` "fp8" computes what a GPU would, slowly. `default_quantization` says what
+    holds if none is asked for. An `adapter` is folded into the weights. Raises what `load_packed` raises, and
+    `SettingError` for several `gpus` and a model that does not run on the kernels.
     """
     target = settings.devices[0]
     dtype, on_cpu = resolve_dtype(settings.dtype, target, checkpoint.dtype), target.type == "cpu"
+    if settings.quantization is None:
+        settings = replace(settings, quantization=default_quantization(checkpoint, target, dtype))
     if settings.quantization == "fp8" if on_cpu else _packs_on_gpu(checkpoint.config, dtype, settings.quantization):
         return load_packed(checkpoint, settings, adapter=adapter)
     if settings.gpus > 1:
@@ -45,6 +49,17 @@ def load_for_inference(checkpoint: Checkpoint, settings: WeightSettings, *, adap
     if adapter is not None:
         merge(plain, adapter)
     return plain
+
+
+def default_quantization(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> Quantization | None:
+    """The quantization of a model for which none is asked: FP8 for a GGUF file's quantized weights on a GPU.
+
+    No kernel takes these types. As with NVFP4, FP8 adds little to their own error and takes half of bf16's bytes; INT4
+    would round them visibly again, so it must be asked for. Weights of folders keep their formats (None).
+    """
+    if not checkpoint.coded or device.type != "cuda" or dtype == torch.float32 or lacks_fp8(device):
+        return None
+    return None if misfit(checkpoint.config) else "fp8"
 
 
 def load_packed(

@@ -1,0 +1,357 @@
+"""Models in GGUF files: the same numbers, tokens and settings as in a folder, and one sentence for what cannot be read.
+
+No published file was at hand: these are written with llama.cpp's package, under the names of the published ones.
+"""
+
+import dataclasses
+import json
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import gguf
+import pytest
+import torch
+from sentences import one_sentence
+from torch import Tensor
+
+import redraft
+from byte_fallback import byte_fallback
+from gguf_file import NO_DIVISOR, names_of, write_gguf
+from redraft.errors import CheckpointError
+from redraft.model import inference
+from redraft.model.checkpoint import Checkpoint
+from redraft.model.files import fingerprint
+from redraft.model.folders import read_config, resolve_folder
+from redraft.model.gguf.container import read_gguf
+from redraft.model.gguf.decoding import stored_as
+from redraft.model.gguf.names import to_hugging_face
+from redraft.model.initialise import initialise
+from redraft.model.presets import preset
+from redraft.model.quantize import quantize_folder
+from redraft.model.transformer import Transformer
+from redraft.model.weights import load_model, save_model
+from redraft.text.tokenizer import Tokenizer
+
+WORDS = [byte_fallback().token(id) for id in range(byte_fallback().vocab_size)]
+MERGES = ("\u2581 \u2581", "\u2581 b")
+CONTROL, PLAIN = 3, 1
+TOKENS = {word: CONTROL if id < 5 else PLAIN for id, word in enumerate([*WORDS, "<|tool_response>"])}
+TOKENS_IN_ORDER = list(TOKENS)
+TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model whose every row can be coded in blocks of 256 numbers, with all scalars and norms different."""
+    where = tmp_path_factory.mktemp("model")
+    config = dataclasses.replace(
+        preset("nano"), vocab_size=len(TOKENS), hidden_size=256, intermediate_size=256, moe_intermediate_size=256,
+        head_dim=64, global_head_dim=128, partial_rotary_factor=0.25, canvas_length=16, eos_token_id=(1,),
+    )  # fmt: skip
+    model = Transformer(config)
+    initialise(model, 0)
+    for number, tensor in enumerate(model.state_dict().values()):
+        if tensor.ndim == 1:
+            tensor.uniform_(0.5, 1.5, generator=torch.Generator().manual_seed(number))
+    save_model(model, where)
+    (where / "generation_config.json").write_text('{"max_denoising_steps": 3, "t_min": 0.1, "t_max": 0.7}')
+    return where
+
+
+def written(folder: Path, file: Path, **options: Any) -> dict[str, Tensor]:
+    return write_gguf(folder, file, **{"tokens": TOKENS, "merges": MERGES} | options)
+
+
+def folder_with(numbers: dict[str, Tensor], like: Path, where: Path) -> Path:
+    """A folder that holds these numbers, rounded to bfloat16 if they were coded."""
+    model = load_model(like, "cpu", "float32")
+    model.load_state_dict(numbers)
+    save_model(model, where)
+    return where
+
+
+def logits(model: Transformer) -> Tensor:
+    """Of a canvas after a prompt that is longer than the window, with self-conditioning."""
+    tokens = torch.randint(0, len(TOKENS), (1, 40), generator=torch.Generator().manual_seed(1))
+    cache = model.new_cache(1, 64)
+    model.encode(tokens[:, :24], cache)
+    first = model.logits(model.denoise(tokens[:, 24:], cache, None))
+    return model.logits(model.denoise(tokens[:, 24:], cache, model.soft_embeddings(first)))
+
+
+@pytest.mark.parametrize("type", TYPES)
+def test_a_file_is_the_same_model_as_a_folder_with_its_numbers(type: str, folder: Path, tmp_path: Path) -> None:
+    numbers = written(folder, tmp_path / "model.gguf", type=lambda _: type)
+    if type.startswith("Q"):
+        numbers = {name: tensor.bfloat16().float() if tensor.ndim > 1 else tensor for name, tensor in numbers.items()}
+    same = folder_with(numbers, folder, tmp_path / "same")
+    for dtype in ("float32", "bfloat16"):
+        expected, found = (load_model(path, "cpu", dtype) for path in (same, tmp_path / "model.gguf"))
+        assert expected.state_dict().keys() == found.state_dict().keys()
+        for name, tensor in expected.state_dict().items():
+            assert torch.equal(tensor, found.state_dict()[name]), name
+        assert torch.equal(logits(expected), logits(found))
+
+
+def test_names_are_those_of_llama_cpps_converter_for_gemma_4() -> None:
+    """And for what Gemma 4 does not have, or what the converter names elsewhere, those found in the published file."""
+    theirs = gguf.get_tensor_name_map(gguf.MODEL_ARCH.GEMMA4, 1)
+    others = {
+        "self_cond_pre_norm.weight": "model.decoder.self_conditioning.pre_norm.weight",
+        "self_cond_gate.weight": "model.decoder.self_conditioning.gate_proj.weight",
+        "self_cond_up.weight": "model.decoder.self_conditioning.up_proj.weight",
+        "self_cond_down.weight": "model.decoder.self_conditioning.down_proj.weight",
+        "blk.0.ffn_gate_inp.scale": "model.decoder.layers.0.router.scale",
+        "blk.0.ffn_down_exps.scale": "model.decoder.layers.0.router.per_expert_scale",
+        "blk.0.enc_layer_output_scale.weight": "model.encoder.language_model.layers.0.layer_scalar",
+    }
+    for name in names_of(1):
+        found = to_hugging_face(name)
+        assert found is not None
+        named = theirs.get_name(found.replace("model.decoder.", "model."), try_suffixes=(".weight",))
+        assert found == others[name] if named is None else named.removesuffix(".weight") + ".weight" == name
+    assert to_hugging_face("rope_freqs.weight") is None
+
+
+def test_the_config_is_that_of_the_folder(folder: Path, tmp_path: Path) -> None:
+    written(folder, tmp_path / "model.gguf")
+    found, expected = (read_config(resolve_folder(path)) for path in (tmp_path / "model.gguf", folder))
+    assert dataclasses.replace(found, eos_token_id=expected.eos_token_id) == expected
+    ends = (1, TOKENS_IN_ORDER.index("<turn|>"), TOKENS_IN_ORDER.index("<|tool_response>"))
+    assert found.eos_token_id == ends
+    assert not Checkpoint(resolve_folder(tmp_path / "model.gguf")).has_vision
+
+
+def test_a_matrix_is_decoded_in_parts(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    numbers = written(folder, tmp_path / "model.gguf", type=lambda _: "Q8_0")
+    sizes, decode = [], gguf.dequantize
+    monkeypatch.setattr(gguf, "dequantize", lambda codes, kind: sizes.append(codes.size) or decode(codes, kind))
+    name = "layers.0.experts.gate_up_proj"
+    assert torch.equal(Checkpoint(resolve_folder(tmp_path / "model.gguf")).weight(name), numbers[name].bfloat16())
+    assert sum(sizes) == numbers[name].numel() // 32 * 34
+    assert max(sizes) <= 65536 // 32 * 34
+
+
+def test_names_of_the_other_conversion_and_absent_keys(folder: Path, tmp_path: Path) -> None:
+    """Then the encoder's scale is the decoder's, and the sampler is the published one."""
+    scales = tuple(f"blk.{layer}.enc_layer_output_scale.weight" for layer in range(3))
+    absent = dict.fromkeys(("diffusion.canvas_length", "diffusion.eb_max_steps", "diffusion.eb_t_min",
+                            "diffusion.eb_t_max"))  # fmt: skip
+    written(folder, tmp_path / "model.gguf", renamed={"self_cond_pre_norm.weight": "self_cond_norm.weight"},
+            left_out=scales, keys=absent)  # fmt: skip
+    llm = redraft.load(tmp_path / "model.gguf", device="cpu")
+    assert llm.model.config.canvas_length == 256
+    assert (llm.defaults.steps, llm.defaults.t_min, llm.defaults.t_max) == (48, 0.4, 0.8)
+    assert (llm.defaults.entropy_bound, llm.defaults.confidence_threshold) == (0.1, 0.005)
+    state = load_model(tmp_path / "model.gguf", "cpu", "float32").state_dict()
+    assert torch.equal(state["layers.1.encode_scalar"], state["layers.1.denoise_scalar"])
+
+
+def test_the_tokenizer_has_the_same_ids(folder: Path, tmp_path: Path) -> None:
+    written(folder, tmp_path / "model.gguf")
+    found, expected = Tokenizer.from_folder(resolve_folder(tmp_path / "model.gguf")), byte_fallback()
+    for text in ("", "a b", "  b   a", "ab ba", "\n\u00e9\U0001f600 \u2581b", "<turn|>a<bos> b", "<turn |>"):
+        for special in (True, False):
+            ids = found.encode(text, special=special)
+            assert ids == expected.encode(text, special=special)
+            assert found.decode(ids) == expected.decode(ids)
+    assert found.is_special(2)
+    assert not found.is_special(7)
+
+
+def test_tokens_named_by_their_ids_are_special_whatever_their_type(folder: Path, tmp_path: Path) -> None:
+    tokens = TOKENS | {"<eos>": PLAIN, "<turn|>": 4}
+    written(folder, tmp_path / "model.gguf", tokens=tokens)
+    tokenizer = Tokenizer.from_folder(resolve_folder(tmp_path / "model.gguf"))
+    assert tokenizer.encode("<eos>a<turn|>") == [1, TOKENS_IN_ORDER.index("a"), 4]
+    assert tokenizer.is_special(1)
+    assert not tokenizer.is_special(4)
+
+
+def test_an_answer_with_the_files_own_template(folder: Path, tmp_path: Path) -> None:
+    template = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"
+    written(folder, tmp_path / "model.gguf", type=lambda _: "Q8_0", keys={"tokenizer.chat_template": template})
+    llm = redraft.load(tmp_path / "model.gguf", device="cpu", dtype="float32")
+    assert llm.template is not None
+    assert llm.template.render([{"role": "user", "content": "a"}]) == "<bos>a"
+    assert llm.generate("a b", max_tokens=16, steps=2).stats.steps == (2,)
+
+
+def test_tiny_answers_the_same_from_a_file(tmp_path: Path) -> None:
+    tiny = resolve_folder("tiny")
+    tokenizer = Tokenizer.from_folder(tiny)
+    special = set(tokenizer.special_ids.values())
+    tokens = {tokenizer.token(id) or f"<none{id}>": CONTROL if id in special else PLAIN
+              for id in range(tokenizer.vocab_size)}  # fmt: skip
+    write_gguf(tiny, tmp_path / "tiny.gguf", type=lambda _: "BF16", tokens=tokens)
+    for dtype in ("float32", "bfloat16"):
+        expected, found = (redraft.load(path, device="cpu", dtype=dtype) for path in ("tiny", tmp_path / "tiny.gguf"))
+        assert (found.eos_ids, found.defaults) == (expected.eos_ids, expected.defaults)
+        assert expected.template is not None
+        ids = tokenizer.encode(expected.template.render([{"role": "user", "content": "Why is the sea salty?"}]))
+        answers = [llm.generate(ids, max_tokens=128) for llm in (expected, found)]
+        assert answers[0].token_ids == answers[1].token_ids
+        assert answers[0].text.startswith("Rivers wash salt")
+
+
+# --- other uses ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", ["fp8", "int4"])
+def test_quantizing_a_file_is_quantizing_its_numbers(format: str, folder: Path, tmp_path: Path) -> None:
+    numbers = written(folder, tmp_path / "model.gguf", type=lambda _: "Q4_K", keys={"tokenizer.chat_template": "x"})
+    numbers = {name: tensor.bfloat16() if tensor.ndim > 1 else tensor for name, tensor in numbers.items()}
+    same = folder_with(numbers, folder, tmp_path / "same")
+    for source, out in ((same, "expected"), (resolve_folder(tmp_path / "model.gguf"), "found")):
+        quantize_folder(source, tmp_path / out, format)
+    expected, found = (load_model(tmp_path / out, "cpu", "bfloat16") for out in ("expected", "found"))
+    for name, tensor in expected.state_dict().items():
+        assert torch.equal(tensor, found.state_dict()[name]), name
+    files = {file.name for file in (tmp_path / "found").iterdir()}
+    assert {"tokenizer.json", "chat_template.jinja", "generation_config.json"} <= files
+    assert "model.gguf" not in files
+    direct = redraft.load(tmp_path / "model.gguf", device="cpu", dtype="bfloat16", quantization=format)
+    stored = redraft.load(tmp_path / "found", device="cpu", dtype="bfloat16",
+                          quantization="fp8" if format == "fp8" else None)  # fmt: skip
+    ids = [5, 6, 7]
+    assert direct.generate(ids, max_tokens=16).token_ids == stored.generate(ids, max_tokens=16).token_ids
+
+
+def test_what_is_asked_for_if_nothing_is(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inference, "lacks_fp8", lambda device: device.index == 1)
+    monkeypatch.setattr(inference, "misfit", lambda config: None)
+    written(folder, tmp_path / "coded.gguf", type=lambda _: "Q4_0")
+    written(folder, tmp_path / "plain.gguf", type=lambda _: "BF16")
+    coded, plain = (Checkpoint(resolve_folder(tmp_path / name)) for name in ("coded.gguf", "plain.gguf"))
+    new, old, cpu = torch.device("cuda", 0), torch.device("cuda", 1), torch.device("cpu")
+    asked = inference.default_quantization
+    assert asked(coded, new, torch.bfloat16) == "fp8"
+    assert asked(coded, new, torch.float32) is asked(coded, old, torch.bfloat16) is None
+    assert asked(coded, cpu, torch.bfloat16) is asked(plain, new, torch.bfloat16) is None
+    assert asked(Checkpoint(folder), new, torch.bfloat16) is None
+    monkeypatch.setattr(inference, "misfit", lambda config: "the width is odd")
+    assert asked(coded, new, torch.bfloat16) is None
+
+
+def test_a_changed_file_is_read_anew(folder: Path, tmp_path: Path) -> None:
+    written(folder, tmp_path / "model.gguf")
+    before = resolve_folder(tmp_path / "model.gguf")
+    assert resolve_folder(str(tmp_path / "model.gguf")) == before
+    first = fingerprint(before)
+    written(folder, tmp_path / "model.gguf", type=lambda _: "Q8_0", keys={"diffusion.canvas_length": 32})
+    after = resolve_folder(tmp_path / "model.gguf")
+    assert (read_config(before).canvas_length, read_config(after).canvas_length) == (16, 32)
+    assert fingerprint(after) != first
+
+
+# --- files that cannot be read -------------------------------------------------------------------------------------
+
+
+def refusal(file: Path, words: str) -> None:
+    with pytest.raises(CheckpointError, match=words) as caught:
+        redraft.load(file, device="cpu")
+    assert file.name in one_sentence(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"architecture": "gemma4"}, "architecture 'gemma4'; Redraft runs only 'diffusion-gemma'"),
+        ({"keys": {"split.count": 2}}, "one of 2 parts; join them"),
+        ({"keys": {"diffusion-gemma.block_count": None}}, r"has no diffusion-gemma\.block_count"),
+        ({"keys": {"diffusion-gemma.expert_count": "four"}}, "expert_count to four, which is of the wrong kind"),
+        ({"keys": {"diffusion-gemma.attention.sliding_window": 0}}, "sets sliding_window to 0"),
+        ({"keys": {"diffusion-gemma.block_count": 4}}, "has 4 layers and says of 3 which slide"),
+        ({"keys": {"diffusion-gemma.attention.head_count_kv": [2, 1, 1]}}, "same head_count_kv"),
+        ({"keys": {"diffusion-gemma.attention.value_length": 64}}, "value_length.* to the same number"),
+        ({"keys": {"diffusion-gemma.attention.shared_kv_layers": 2}}, "shared_kv_layers to 2; only 0"),
+        ({"keys": {"diffusion.shift_logits": True}}, "shift_logits"),
+        ({"keys": {"diffusion.eb_t_min": "low"}}, "eb_t_min to low, which is of the wrong kind"),
+        ({"keys": {"tokenizer.ggml.model": "gpt2"}}, "tokenizer of kind 'gpt2'; only 'gemma4'"),
+        ({"keys": {"tokenizer.ggml.add_space_prefix": True}}, "add_space_prefix"),
+        ({"keys": {"tokenizer.ggml.eos_token_id": 10**6}}, "eos_token_id to 1000000"),
+        ({"keys": {"tokenizer.ggml.token_type": [1, 1]}}, "and 2 types of tokens"),
+        ({"keys": {"tokenizer.ggml.merges": ["a b c"]}}, "merges that are not of two tokens"),
+        ({"left_out": ("blk.1.ffn_norm.weight",)}, r"1 missing: .*layers\.1\.pre_feedforward_layernorm"),
+        ({"renamed": {"blk.1.ffn_norm.weight": "blk.1.ffn_odd.weight"}}, r"1 unexpected: blk\.1\.ffn_odd\.weight"),
+        ({"renamed": {"blk.1.ffn_norm.weight": "output.weight"}}, "differs from the tensor it is tied to|missing"),
+    ],
+)
+def test_a_file_that_does_not_fit_is_one_sentence(
+    options: dict[str, Any], words: str, folder: Path, tmp_path: Path
+) -> None:
+    written(folder, tmp_path / "odd.gguf", **options)
+    refusal(tmp_path / "odd.gguf", words)
+
+
+def test_a_damaged_file_is_one_sentence(folder: Path, tmp_path: Path) -> None:
+    written(folder, tmp_path / "model.gguf")
+    whole, cut = (tmp_path / "model.gguf").read_bytes(), tmp_path / "cut.gguf"
+    header = min(tensor.start for tensor in read_gguf(tmp_path / "model.gguf").tensors.values())
+    cut.write_bytes(whole[:-7])
+    refusal(cut, "truncated: 7 bytes are missing")
+    for length in (4, 23, 100, header // 2, header - 100):
+        cut.write_bytes(whole[:length])
+        refusal(cut, "damaged or truncated")
+    cut.write_bytes(b"<html>")
+    refusal(cut, "not a GGUF file")
+    cut.write_bytes(b"")
+    refusal(cut, "damaged or truncated")
+    cut.write_bytes(whole[:4] + struct.pack("<I", 1) + whole[8:])
+    refusal(cut, "of version 1")
+    cut.write_bytes(whole[:16] + struct.pack("<Q", 2**60) + whole[24:])
+    refusal(cut, "damaged or truncated")
+
+
+def test_a_type_that_cannot_be_decoded_is_one_sentence(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(folder, tmp_path / "model.gguf", type=lambda name: "Q8_0" if "attn_q." in name else "F32")
+    place = b"blk.0.attn_q.weight" + struct.pack("<IQQI", 2, 256, 256, gguf.GGMLQuantizationType.Q8_0)
+    whole = (tmp_path / "model.gguf").read_bytes()
+    assert whole.count(place) == 1
+    for number, words in ((gguf.GGMLQuantizationType.Q8_K, "cannot decode type Q8_K"), (999, "does not know type 999")):
+        other = place[:-4] + struct.pack("<I", number)
+        (tmp_path / "odd.gguf").write_bytes(whole.replace(place, other))
+        refusal(tmp_path / "odd.gguf", rf"blk\.0\.attn_q\.weight in .* cannot be read: .*{words}")
+    stored_as.cache_clear()
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    refusal(tmp_path / "model.gguf", r"need the gguf package: pip install 'redraft\[gguf\]'")
+
+
+def test_files_without_quantized_types_need_no_package(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(folder, tmp_path / "model.gguf", type=lambda _: "BF16")
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    load_model(tmp_path / "model.gguf", "cpu")
+
+
+def test_rotations_that_are_not_proportional_are_refused(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gguf_file.NO_DIVISOR", 2.0)
+    written(folder, tmp_path / "odd.gguf")
+    refusal(tmp_path / "odd.gguf", "must be 1 for the first pairs and huge")
+    assert NO_DIVISOR > 1e9
+
+
+def test_a_folder_of_such_files_says_to_name_one(tmp_path: Path) -> None:
+    (tmp_path / "b.gguf").write_bytes(b"GGUF")
+    (tmp_path / "a.gguf").write_bytes(b"GGUF")
+    with pytest.raises(CheckpointError, match=r"holds GGUF files; name one of them, such as .*a\.gguf\.$"):
+        resolve_folder(tmp_path)
+
+
+def test_the_description_is_removed_when_the_process_ends(folder: Path, tmp_path: Path) -> None:
+    written(folder, tmp_path / "model.gguf")
+    script = "import sys; from redraft.model.folders import resolve_folder as f; print(f(sys.argv[1]))"
+    done = subprocess.run([sys.executable, "-c", script, tmp_path / "model.gguf"], capture_output=True, text=True)
+    described = Path(done.stdout.strip())
+    assert described.name == "model.gguf"
+    assert not described.parent.exists()
+    assert (tmp_path / "model.gguf").is_file()
+    assert json.loads((resolve_folder(tmp_path / "model.gguf") / "config.json").read_text())["dtype"] == "bfloat16"
