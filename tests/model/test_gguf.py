@@ -20,18 +20,22 @@ from torch import Tensor
 import redraft
 from byte_fallback import byte_fallback
 from gguf_file import NO_DIVISOR, names_of, write_gguf
+from random_adapter import random_adapter
 from redraft.errors import CheckpointError
 from redraft.model import inference
+from redraft.model.adapters import save_adapter
 from redraft.model.checkpoint import Checkpoint
-from redraft.model.files import fingerprint
+from redraft.model.files import GGUF_LINK, fingerprint
 from redraft.model.folders import read_config, resolve_folder
 from redraft.model.gguf.container import read_gguf
 from redraft.model.gguf.decoding import stored_as
 from redraft.model.gguf.names import to_hugging_face
+from redraft.model.inference import load_packed
 from redraft.model.initialise import initialise
 from redraft.model.presets import preset
 from redraft.model.quantize import quantize_folder
 from redraft.model.transformer import Transformer
+from redraft.model.weight_settings import WeightSettings
 from redraft.model.weights import load_model, save_model
 from redraft.text.tokenizer import Tokenizer
 
@@ -212,7 +216,7 @@ def test_quantizing_a_file_is_quantizing_its_numbers(format: str, folder: Path, 
         assert torch.equal(tensor, found.state_dict()[name]), name
     files = {file.name for file in (tmp_path / "found").iterdir()}
     assert {"tokenizer.json", "chat_template.jinja", "generation_config.json"} <= files
-    assert "model.gguf" not in files
+    assert GGUF_LINK not in files
     direct = redraft.load(tmp_path / "model.gguf", device="cpu", dtype="bfloat16", quantization=format)
     stored = redraft.load(tmp_path / "found", device="cpu", dtype="bfloat16",
                           quantization="fp8" if format == "fp8" else None)  # fmt: skip
@@ -222,18 +226,38 @@ def test_quantizing_a_file_is_quantizing_its_numbers(format: str, folder: Path, 
 
 def test_what_is_asked_for_if_nothing_is(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inference, "lacks_fp8", lambda device: device.index == 1)
-    monkeypatch.setattr(inference, "misfit", lambda config: None)
     written(folder, tmp_path / "coded.gguf", type=lambda _: "Q4_0")
     written(folder, tmp_path / "plain.gguf", type=lambda _: "BF16")
     coded, plain = (Checkpoint(resolve_folder(tmp_path / name)) for name in ("coded.gguf", "plain.gguf"))
     new, old, cpu = torch.device("cuda", 0), torch.device("cuda", 1), torch.device("cpu")
     asked = inference.default_quantization
-    assert asked(coded, new, torch.bfloat16) == "fp8"
-    assert asked(coded, new, torch.float32) is asked(coded, old, torch.bfloat16) is None
-    assert asked(coded, cpu, torch.bfloat16) is asked(plain, new, torch.bfloat16) is None
-    assert asked(Checkpoint(folder), new, torch.bfloat16) is None
-    monkeypatch.setattr(inference, "misfit", lambda config: "the width is odd")
-    assert asked(coded, new, torch.bfloat16) is None
+    assert asked(coded, new) == "fp8"
+    assert asked(coded, old) is asked(coded, cpu) is asked(plain, new) is asked(Checkpoint(folder), new) is None
+
+
+@pytest.mark.parametrize(("asked", "packed"), [(None, "fp8"), ("int4", "int4")])
+def test_packed_weights_of_a_file_are_quantized(
+    asked: str | None, packed: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inference, "default_quantization", lambda checkpoint, device: "fp8")
+    written(folder, tmp_path / "model.gguf", type=lambda _: "Q4_K")
+    settings = WeightSettings(device="cpu", dtype="bfloat16", quantization=asked)
+    assert load_packed(Checkpoint(resolve_folder(tmp_path / "model.gguf")), settings).packed.quantization == packed
+
+
+def test_adapters_change_the_decoded_weights(folder: Path, tmp_path: Path) -> None:
+    """Those added later read the file again where weights are packed."""
+    written(folder, tmp_path / "model.gguf", type=lambda _: "Q8_0")
+    change = random_adapter(load_model(tmp_path / "model.gguf", "cpu", "float32"), 1)
+    save_adapter(change, tmp_path / "lora", base_model="random")
+    for quantization in (None, "fp8"):
+        same = {"device": "cpu", "dtype": "bfloat16", "quantization": quantization}
+        folded = redraft.load(tmp_path / "model.gguf", adapter=tmp_path / "lora", **same)
+        added = redraft.load(tmp_path / "model.gguf", **same)
+        plain = added.generate([5, 6, 7], max_tokens=16).token_ids
+        added.add_adapter("one", tmp_path / "lora")
+        expected = folded.generate([5, 6, 7], max_tokens=16).token_ids
+        assert added.with_adapter("one").generate([5, 6, 7], max_tokens=16).token_ids == expected != plain
 
 
 def test_a_changed_file_is_read_anew(folder: Path, tmp_path: Path) -> None:
@@ -339,11 +363,14 @@ def test_rotations_that_are_not_proportional_are_refused(
     assert NO_DIVISOR > 1e9
 
 
-def test_a_folder_of_such_files_says_to_name_one(tmp_path: Path) -> None:
+def test_a_folder_of_such_files_says_to_name_one(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "b.gguf").write_bytes(b"GGUF")
     (tmp_path / "a.gguf").write_bytes(b"GGUF")
     with pytest.raises(CheckpointError, match=r"holds GGUF files; name one of them, such as .*a\.gguf\.$"):
         resolve_folder(tmp_path)
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    with pytest.raises(CheckpointError, match=r"has no weights: .*of GGUF files, fetch and name one\)\.$"):
+        load_model(tmp_path)
 
 
 def test_the_description_is_removed_when_the_process_ends(folder: Path, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from redraft.model.gguf.decoding import decoded
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
-GGUF_LINK = "model.gguf"
+GGUF_LINK = "described.gguf"
 """A link to a GGUF file in a folder that describes it (`redraft.model.gguf`)."""
 DTYPES = {
     "F32": torch.float32,
@@ -167,7 +167,9 @@ def shards(folder: Path) -> list[Path]:
     if (folder / SINGLE_FILE).is_symlink():
         raise CheckpointError(f"{folder / SINGLE_FILE} is a broken link; fetch it again.")
     if not (folder / INDEX_FILE).is_file():
-        raise CheckpointError(f"{folder} has no weights: neither {SINGLE_FILE} nor {INDEX_FILE}.")
+        raise CheckpointError(
+            f"{folder} has no weights: neither {SINGLE_FILE} nor {INDEX_FILE} (of GGUF files, fetch and name one)."
+        )
     names = sorted({*_weight_map(folder).values()})
     missing = [name for name in names if Path(name).name != name or not (folder / name).is_file()]
     if missing:

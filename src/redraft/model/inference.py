@@ -26,14 +26,12 @@ def load_for_inference(checkpoint: Checkpoint, settings: WeightSettings, *, adap
     """The model in the form that runs fastest: packed on a GPU or if quantized, else plain.
 
     On a GPU, fp32 stays plain, and so do shapes that the kernels do not support. On a CPU, INT4 experts stay in INT4
-    and the rest is plain; `quantization` "fp8" computes what a GPU would, slowly. `default_quantization` says what
-    holds if none is asked for. An `adapter` is folded into the weights. Raises what `load_packed` raises, and
-    `SettingError` for several `gpus` and a model that does not run on the kernels.
+    and the rest is plain; `quantization` "fp8" computes what a GPU would, slowly. An `adapter` is folded into the
+    weights. Raises what `load_packed` raises, and `SettingError` for several `gpus` and a model that does not run on
+    the kernels.
     """
     target = settings.devices[0]
     dtype, on_cpu = resolve_dtype(settings.dtype, target, checkpoint.dtype), target.type == "cpu"
-    if settings.quantization is None:
-        settings = replace(settings, quantization=default_quantization(checkpoint, target, dtype))
     if settings.quantization == "fp8" if on_cpu else _packs_on_gpu(checkpoint.config, dtype, settings.quantization):
         return load_packed(checkpoint, settings, adapter=adapter)
     if settings.gpus > 1:
@@ -51,27 +49,19 @@ def load_for_inference(checkpoint: Checkpoint, settings: WeightSettings, *, adap
     return plain
 
 
-def default_quantization(checkpoint: Checkpoint, device: torch.device, dtype: torch.dtype) -> Quantization | None:
-    """The quantization of a model for which none is asked: FP8 for a GGUF file's quantized weights on a GPU.
-
-    No kernel takes these types. As with NVFP4, FP8 adds little to their own error and takes half of bf16's bytes; INT4
-    would round them visibly again, so it must be asked for. Weights of folders keep their formats (None).
-    """
-    if not checkpoint.coded or device.type != "cuda" or dtype == torch.float32 or lacks_fp8(device):
-        return None
-    return None if misfit(checkpoint.config) else "fp8"
-
-
 def load_packed(
     checkpoint: Checkpoint, settings: WeightSettings, *, adapter: Adapter | None = None
 ) -> PackedTransformer:
     """A folder's model, packed on its device, or with its layers divided among several GPUs; see `pack`.
 
     Never holds a second copy of the weights: each one is read, changed by the `adapter` if there is one, quantized if
-    requested, and placed before the next. Raises `CheckpointError` for an adapter's change that is not finite, and
-    `SettingError` for settings that the model or the device does not allow, such as a GPU that is too old or too small.
+    requested (or as `default_quantization` says), and placed before the next. Raises `CheckpointError` for an adapter's
+    change that is not finite, and `SettingError` for settings that the model or the device does not allow, such as a
+    GPU that is too old or too small.
     """
     config, (target, *other_devices) = checkpoint.config, settings.devices
+    if settings.quantization is None:
+        settings = replace(settings, quantization=default_quantization(checkpoint, target))
     fp8 = check_fit(config, settings, checkpoint, changed=set() if adapter is None else adapter.factors.keys())
     dtype = resolve_dtype(settings.dtype, target, checkpoint.dtype)
     read = checkpoint.weight if adapter is None else adapter.applied(checkpoint.weight)
@@ -79,6 +69,15 @@ def load_packed(
     packed = pack(config, read, device=target, other_devices=other_devices, **given)
     tower = load_vision(checkpoint, read, target, dtype)
     return PackedTransformer(packed, tower, () if adapter is None else (adapter,))
+
+
+def default_quantization(checkpoint: Checkpoint, device: torch.device) -> Quantization | None:
+    """The quantization of packed weights for which none is asked: FP8 for a GGUF file's quantized ones on a GPU.
+
+    No kernel takes these types. As with NVFP4, FP8 adds little to their own error and takes half of bf16's bytes; INT4
+    would round them visibly again, so it must be asked for. Weights of folders keep their formats (None).
+    """
+    return "fp8" if checkpoint.coded and device.type == "cuda" and not lacks_fp8(device) else None
 
 
 def loaded_with(model: Model, checkpoint: Checkpoint, adapter: Adapter) -> Model:

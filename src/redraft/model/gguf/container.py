@@ -56,8 +56,8 @@ class GgufHeader:
         found = self.metadata.get(key, default)
         if found is None:
             raise CheckpointError(f"{self.file} has no {key}.")
-        if kind is float and type(found) is int:
-            found = float(found)
+        if (kind is float and type(found) is int) or (kind is int and type(found) is float and found.is_integer()):
+            found = float(found) if kind is float else int(found)
         if type(found) is not kind:
             raise CheckpointError(f"{self.file} sets {key} to {str(found)[:100]}, which is of the wrong kind.")
         return float(f"{found:.7g}") if kind is float else found  # type: ignore[return-value]
