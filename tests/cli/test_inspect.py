@@ -10,6 +10,7 @@ from outcome import Cli
 from safetensors import safe_open
 
 from gguf_file import write_gguf
+from pack_quantized import Scheme, store
 from redraft.model.presets import PRESETS
 from redraft.model.weights import load_model, save_model
 
@@ -68,6 +69,10 @@ def test_a_folder_says_in_which_format_it_is_stored(cli: Cli, folder: Path, tmp_
     for path, files in ((folder, plain), (tmp_path / "fp8", fp8)):
         assert 0 <= (path / "model.safetensors").stat().st_size - sum(files["bytes"].values()) < 100_000  # its header
     assert "quantized (float-quantized), " in cli("inspect", tmp_path / "fp8").out
+    store(folder, tmp_path / "q", Scheme(group=16))
+    four_bits = cli("inspect", tmp_path / "q", "--json").json["files"]
+    assert four_bits["quantized"] == "pack-quantized"
+    assert {"I32", "BF16"} <= four_bits["bytes"].keys()
     assert cli("inspect", "26b-a4b", "--json").json["files"] is None
 
 

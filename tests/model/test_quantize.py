@@ -338,7 +338,7 @@ def test_an_unknown_quantizer_is_named(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "gptq"}}))
     with pytest.raises(
-        CheckpointError, match=r"sets quant_method to 'gptq'; it must be compressed-tensors or modelopt\."
+        CheckpointError, match=r"sets quant_method to 'gptq'; it must be compressed-tensors .* or modelopt \(NVFP4\)\.$"
     ):
         load_model(folder)
 

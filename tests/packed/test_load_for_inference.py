@@ -98,25 +98,13 @@ def test_a_quantized_folder_loads_as_it_is_stored(folder: Path, tmp_path: Path, 
     torch.testing.assert_close(logits_of(stored), logits_of(made), atol=1e-4, rtol=1e-4)
 
 
-def test_groups_that_the_kernels_do_not_take_are_refused_before_weights_are_read(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    quantize_folder(folder, tmp_path / "q", "int4", group=16)
-    monkeypatch.setattr(Checkpoint, "weight", None)
-    with pytest.raises(SettingError, match="int4 group is 16; the kernels take 32 and multiples of 64"):
-        packed_from(tmp_path / "q")
-
-
-@pytest.mark.parametrize(("stored", "asked"), [("int4", "fp8"), ("fp8", "int4")])
-def test_one_format_does_not_become_another(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stored: str, asked: str
-) -> None:
-    quantize_folder(folder, tmp_path / "q", stored)
+def test_fp8_does_not_become_int4(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quantize_folder(folder, tmp_path / "q", "fp8")
     monkeypatch.setattr(Checkpoint, "weight", None)  # refused before any is read
-    with pytest.raises(SettingError, match=f"already {stored}"):
-        packed_from(tmp_path / "q", quantization=asked)
-    with pytest.raises(SettingError, match=f"already {stored}"):
-        inference.load_for_inference(Checkpoint(tmp_path / "q"), WeightSettings(device="cpu", quantization=asked))
+    with pytest.raises(SettingError, match="already fp8"):
+        packed_from(tmp_path / "q", quantization="int4")
+    with pytest.raises(SettingError, match="already fp8"):
+        inference.load_for_inference(Checkpoint(tmp_path / "q"), WeightSettings(device="cpu", quantization="int4"))
 
 
 def test_unknown_quantization_is_one_sentence() -> None:
@@ -246,10 +234,41 @@ def test_room_is_looked_for_with_what_is_stored_seen_and_changed(
     monkeypatch.setattr("redraft.model.packed.requirements.check_room", lambda *_, **given: asked.update(given))
     adapter = random_adapter(redraft.load_model(folder, "cpu", "float32"), 1, r"mlp\.down")
     load_packed(checkpoint, WeightSettings(device="cpu", dtype="float32"), adapter=adapter)
-    assert asked == {"stored": checkpoint.formats, "vision": False, "changed": adapter.factors.keys()}
+    assert asked == {"stored": checkpoint.formats, "vision": False, "changed": adapter.factors.keys(), "scales": 0}
     checkpoint.has_vision = True
     check_fit(checkpoint.config, WeightSettings(device="cpu"), checkpoint)
     assert (asked["vision"], asked["changed"]) == (True, frozenset())
+
+
+def test_narrow_groups_of_int4_take_room_too(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their scales are counted by what is stored, except for experts that do not stay in INT4."""
+    asked, experts = dict[str, Any](), 3 * 4 * 3 * 64 * 64  # layers, experts, matrices
+    monkeypatch.setattr("redraft.model.packed.requirements.check_room", lambda *_, **given: asked.update(given))
+    for group, scales in ((16, 0), (32, 2 * experts // 64), (64, 0)):
+        quantize_folder(folder, tmp_path / f"{group}", "int4", group=group)
+        check_fit(preset("nano"), WeightSettings(device="cpu"), Checkpoint(tmp_path / f"{group}"))
+        assert asked["scales"] == scales
+        assert ("int4" in asked["stored"].values()) == (group != 16)
+    config = preset("26b-a4b")
+    for formats in ("int4", None):
+        check_room(config, formats, (CUDA,), stored=stored_in(config, "int4"), scales=10**9, free=18_000_000_000)
+        with pytest.raises(SettingError, match=r"needs 17\.8 GB"):
+            check_room(config, formats, (CUDA,), stored=stored_in(config, "int4"), scales=10**9, free=17_000_000_000)
+
+
+def test_room_is_counted_for_what_matrices_in_four_bits_become() -> None:
+    """Asymmetric experts, and those beside them, become FP8, as do dense matrices."""
+    config = preset("26b-a4b")
+    names = [name for name in stored_in(config, "int4") if ".experts." in name]
+    uint4 = dict.fromkeys(stored_in(config, "int4"), "uint4")
+    beside = uint4 | {name: "int4" for name in names if name.endswith("down_proj")}
+    for stored in (uint4, beside, dict.fromkeys(uint4, "fp8")):
+        check_room(config, None, (CUDA,), stored=stored, free=27_600_000_000)
+        with pytest.raises(SettingError, match=r"needs 27\.6 GB in"):
+            check_room(config, None, (CUDA,), stored=stored, free=27_500_000_000)
+    with pytest.raises(SettingError, match=r"needs 27\.6 GB in fp8 .*; quantization='int4' would fit"):
+        check_room(config, None, (CUDA,), stored=uint4, free=24_000_000_000)
+    check_room(config, None, (CUDA,), stored=dict.fromkeys(uint4, "int4"), free=17_000_000_000)
 
 
 def test_a_vision_tower_takes_room_too() -> None:

@@ -15,7 +15,7 @@ import torch
 
 from redraft.errors import CheckpointError
 from redraft.model.files import HeaderEntry, listed, map_shard, read_headers, tensor_in
-from redraft.model.folders import read_config
+from redraft.model.folders import READABLE, read_config
 from redraft.model.layouts import IGNORED, PLAIN_DTYPES, Weight, each_tensor, join, layout_of
 from redraft.model.names import EXPERTS, is_vision, split_experts, tied_to, to_hugging_face
 from redraft.model.transformer import Transformer
@@ -70,16 +70,15 @@ class Checkpoint:
 
     @property
     def formats(self) -> dict[str, str]:
-        """Number format ("fp8", "int4", "nvfp4") of every weight that is quantized, by our name."""
+        """Number format ("fp8", "int4", "uint4", "nvfp4") of every weight that is quantized, by our name."""
         found = {name: self._layouts.get(self._matrices(name)[0][0]) for name in self.shapes}
         return {name: layout.name for name, layout in found.items() if layout is not None}
 
     @property
-    def int4_groups(self) -> set[int]:
-        """How many inputs share a scale in the experts that are stored in INT4."""
-        experts = [name for name, format in self.formats.items() if format == "int4" and ".experts." in name]
-        inputs = {name: self.shapes[name][-1] for name in experts}
-        return {inputs[name] // self._scales(self._matrices(name)[0], inputs[name]) for name in experts}
+    def groups(self) -> dict[str, int]:
+        """How many inputs share a scale in every weight that is stored in INT4 or UINT4, by our name."""
+        inputs = {name: self.shapes[name][-1] for name, format in self.formats.items() if format in ("int4", "uint4")}
+        return {name: count // self._scales(self._matrices(name)[0], count) for name, count in inputs.items()}
 
     def names(self) -> Iterator[str]:
         """All our names, in shard order, so that reading them in turn opens each file once."""
@@ -120,8 +119,9 @@ class Checkpoint:
         tensors = [self._tensor(name) for name in names]
         if layout is None:
             return tensors[0]
-        for name, scale in zip(names[1:], tensors[1:], strict=True):
-            self._check_scale(name, scale)
+        for name, tensor in zip(names, tensors, strict=True):
+            if "_scale" in name.removeprefix(base):
+                self._check_scale(name, tensor)
         return layout.read(*tensors)
 
     def _check_scale(self, name: str, scale: torch.Tensor) -> None:
@@ -144,6 +144,8 @@ class Checkpoint:
     # --- does everything fit? ------------------------------------------------------------------------------------
 
     def _check(self) -> None:
+        if (old := next((name for name in self._stored if name.endswith(".qweight")), None)) is not None:
+            raise CheckpointError(f"{self.folder} stores {old} as AutoAWQ and GPTQ do; {READABLE}.")
         wanted: dict[str, tuple[int, ...] | None] = {}
         for name in self.shapes:
             wanted |= self._wanted(name)
@@ -159,6 +161,8 @@ class Checkpoint:
         })  # fmt: skip
         for name in self._stored.keys() - wanted.keys():
             self._check_copy(name, tied_to(name))
+            if self._indexes_groups(name):
+                self._check_index(name)
 
     def _check_copy(self, name: str, partner: str | None) -> None:
         """Raise `CheckpointError` for a copy of a tied tensor that is not the same: they share one weight here."""
@@ -172,8 +176,28 @@ class Checkpoint:
                 "both."
             )
 
+    def _indexes_groups(self, name: str) -> bool:
+        """Whether the tensor says to which group each input of a matrix belongs."""
+        base, _, last = name.rpartition(".")
+        return last == "weight_g_idx" and self._layouts.get(base) is not None and self._stored[name].dtype == "I32"
+
+    def _check_index(self, name: str) -> None:
+        """Raise `CheckpointError` if the inputs of a group are not neighbours."""
+        index = self._tensor(name)
+        count = self._stored[name.replace("_g_idx", "_scale")].shape[-1]
+        if not torch.equal(index.long(), torch.arange(len(index)) * count // max(len(index), 1)):
+            raise CheckpointError(
+                f"{name} in {self.folder} forms groups of inputs that are not neighbours (actorder 'group'); such "
+                "weights cannot be read."
+            )
+
     def _may_be_left_out(self, name: str) -> bool:
-        return (is_vision(name) and not self.has_vision) or tied_to(name) is not None or name.endswith(IGNORED)
+        return (
+            (is_vision(name) and not self.has_vision)
+            or tied_to(name) is not None
+            or name.endswith(IGNORED)
+            or self._indexes_groups(name)
+        )
 
     def _wanted(self, name: str) -> dict[str, tuple[int, ...] | None]:
         """The stored tensors that make up one of our weights, with their shapes; None for one number in any shape."""

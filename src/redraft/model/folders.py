@@ -20,6 +20,8 @@ CONFIG_FILE = "config.json"
 EMBEDDED = "tiny"
 QUANTIZERS = ("compressed-tensors", "modelopt")
 """Quantization tools whose weights can be read; `redraft quantize` writes the format of the first."""
+READABLE = "it must be compressed-tensors (FP8, NVFP4, or 4 bits in pack-quantized) or modelopt (NVFP4)"
+"""The same with their formats, as the end of a sentence about another one."""
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _SIZES = ("vocab_size", "hidden_size", "intermediate_size", "moe_intermediate_size", "num_experts", "top_k_experts",
           "num_attention_heads", "num_key_value_heads", "num_global_key_value_heads", "head_dim", "global_head_dim",
@@ -68,14 +70,7 @@ def read_config(folder: Path) -> ModelConfig:
     """The shape that a folder's config.json describes. Raises `CheckpointError` saying what is wrong with it."""
     path = folder / CONFIG_FILE
     raw = read_json(path)
-    quantization = raw.get("quantization_config") or {}
-    if not isinstance(quantization, dict):
-        raise CheckpointError(f"{path} sets quantization_config to {quantization!r}; it must be an object.")
-    method = quantization.get("quant_method", QUANTIZERS[0])
-    if method not in QUANTIZERS:
-        raise CheckpointError(f"{path} sets quant_method to {method!r}; it must be {' or '.join(QUANTIZERS)}.")
-    if transforms := quantization.get("transform_config"):
-        raise CheckpointError(f"{path} sets transform_config to {transforms!r}; transformed weights are not supported.")
+    _check_quantization(raw.get("quantization_config") or {}, path)
     if raw.get("tie_word_embeddings") is False:
         raise CheckpointError(
             f"{path} sets tie_word_embeddings to false; it must be true, as encoder and decoder share their weights."
@@ -88,6 +83,23 @@ def read_config(folder: Path) -> ModelConfig:
         raise CheckpointError(f"{path} holds an invalid value: {error}.") from error
     check_config(config, path)
     return config
+
+
+def _check_quantization(quantization: Any, path: Path) -> None:
+    """Raise `CheckpointError` for a description of quantized weights that cannot be read."""
+    if not isinstance(quantization, dict):
+        raise CheckpointError(f"{path} sets quantization_config to {quantization!r}; it must be an object.")
+    method = quantization.get("quant_method", QUANTIZERS[0])
+    if method not in QUANTIZERS:
+        raise CheckpointError(f"{path} sets quant_method to {method!r}; {READABLE}.")
+    if transforms := quantization.get("transform_config"):
+        raise CheckpointError(f"{path} sets transform_config to {transforms!r}; transformed weights are not supported.")
+    groups = quantization.get("config_groups")
+    for name, group in groups.items() if isinstance(groups, dict) else ():
+        weights = group.get("weights") if isinstance(group, dict) else None
+        if isinstance(weights, dict) and weights.get("type") == "int" and weights.get("num_bits") != 4:
+            bits = weights.get("num_bits")
+            raise CheckpointError(f"{path} sets num_bits to {bits!r} in {name}; of whole numbers only 4 bits are read.")
 
 
 def check_config(config: ModelConfig, path: Path | str) -> None:

@@ -1,12 +1,13 @@
 """Experts that stay in INT4 where a model answers on a CPU: 17 GB for the 26B model instead of 50.
 
-They are read from a checkpoint that `redraft quantize --format int4` wrote, or rounded while a full one is read, in
-groups of 64 inputs, or of 32 if a width is not a multiple of 64. The rest of the model is in the working dtype.
-Products use the unpacked numbers, in fp32 (`kernels.experts`).
+They are read from a checkpoint that has them in INT4, such as one that `redraft quantize --format int4` wrote, or
+rounded while another one is read, in groups of 64 inputs, or of 32 if a width is not a multiple of 64. The rest of the
+model is in the working dtype. Products use the unpacked numbers, in fp32 (`kernels.experts`).
 """
 
 from __future__ import annotations
 
+from math import gcd
 from typing import Any, NoReturn
 
 import torch
@@ -84,12 +85,16 @@ def int4_layers(checkpoint: Checkpoint, *, asked: bool) -> list[int]:
 
 
 def read_experts(checkpoint: Checkpoint, layer: int) -> Int4Experts:
-    """The experts of a layer, rounded to INT4 if they are stored in another format."""
+    """The experts of a layer, rounded to INT4 if they are stored in another format.
+
+    Groups are the same for both weights, as the product requires; stored ones are divided if necessary.
+    """
     config = checkpoint.config
     even = config.hidden_size % INT4_GROUP == config.moe_intermediate_size % INT4_GROUP == 0
-    group = INT4_GROUP if even else PANEL  # the same for both, as the product requires
-    gate_up, down = (in_panels(_in_int4(checkpoint.weight(name), group)) for name in _names(layer))
-    return Int4Experts(gate_up, down)
+    group = INT4_GROUP if even else PANEL
+    gate_up, down = (_in_int4(checkpoint.weight(name), group) for name in _names(layer))
+    common = gcd(gate_up.group, down.group)
+    return Int4Experts(*(in_panels(weight.in_groups_of(common)) for weight in (gate_up, down)))
 
 
 def _names(layer: int) -> tuple[str, str]:

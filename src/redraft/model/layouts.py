@@ -4,6 +4,7 @@
     plain             weight [N,K]
     fp8               weight e4m3 [N,K], weight_scale [N,1]                                 compressed-tensors
     int4              weight_packed i32 [N,K/8], weight_scale [N,K/group]                   compressed-tensors
+    uint4             the same with weight_zero_point i32 [N/8,K/group]                     compressed-tensors
     nvfp4             weight_packed u8 [N,K/2], weight_scale e4m3 [N,K/16],
                       weight_global_scale, which divides                                    compressed-tensors
     nvfp4             weight u8 [N,K/2], weight_scale e4m3 [N,K/16],
@@ -24,10 +25,10 @@ from torch import Tensor
 
 from redraft.kernels.packed import PackedFp8, PackedInt4
 from redraft.model.files import DTYPES, HeaderEntry
-from redraft.quant.int4 import Int4Weight
+from redraft.quant.int4 import Int4Weight, Uint4Weight, nibbles
 from redraft.quant.nvfp4 import GROUP, Nvfp4Weight
 
-Weight = Tensor | PackedFp8 | Int4Weight | Nvfp4Weight
+Weight = Tensor | PackedFp8 | Int4Weight | Uint4Weight | Nvfp4Weight
 """A matrix [...,N,K] in full or in one of the number formats of `redraft.quant`."""
 
 Source = Callable[[str], Weight]
@@ -46,7 +47,8 @@ IGNORED = (".weight_shape", ".input_scale", ".input_global_scale", ".k_scale", "
 class Layout:
     """One way to store a matrix: its tensors' suffixes, allowed dtypes and shapes, and how they make a weight.
 
-    Shapes are for [N,K] and a number of scales per row, if that can vary; None stands for one number in any shape.
+    A matrix is stored so if the first of the tensors is there with its dtype. Shapes are for [N,K] and a number of
+    scales per row, if that can vary; None stands for one number in any shape.
     """
 
     name: str
@@ -57,9 +59,19 @@ class Layout:
 
 
 def _int4(packed: Tensor, scale: Tensor) -> Int4Weight:
-    """The 8 codes of a word start at its low bits, so its bytes already are pairs of codes."""
-    codes = packed.contiguous().view(torch.uint8)
-    return Int4Weight(codes, scale, 2 * codes.shape[-1] // scale.shape[-1])
+    return Int4Weight(_pairs(packed), scale, 8 * packed.shape[-1] // scale.shape[-1])
+
+
+def _uint4(zero: Tensor, packed: Tensor, scale: Tensor) -> Uint4Weight:
+    """A word holds the zero points of 8 outputs."""
+    zeros = nibbles(_pairs(zero).unflatten(-1, (-1, 4))).movedim(-1, -2)  # [N/8,8,K/group]
+    zeros = zeros.flatten(0, 1)[: len(scale)].contiguous()
+    return Uint4Weight(_pairs(packed), scale, 8 * packed.shape[-1] // scale.shape[-1], zeros)
+
+
+def _pairs(words: Tensor) -> Tensor:
+    """The 8 codes of a word [...,n] start at its low bits, so its bytes [...,4n] already are pairs of codes."""
+    return words.contiguous().view(torch.uint8)
 
 
 def _nvfp4(codes: Tensor, scale: Tensor, factor: Tensor) -> Nvfp4Weight:
@@ -68,6 +80,13 @@ def _nvfp4(codes: Tensor, scale: Tensor, factor: Tensor) -> Nvfp4Weight:
 
 _PLAIN = tuple(PLAIN_DTYPES)
 LAYOUTS = (
+    Layout(
+        name="uint4",
+        suffixes=(".weight_zero_point", ".weight_packed", ".weight_scale"),
+        dtypes=(("I32",), ("I32",), _PLAIN),
+        shapes=lambda n, k, scales: ((-(-n // 8), scales), (n, k // 8), (n, scales)),
+        read=_uint4,
+    ),
     Layout(
         name="int4",
         suffixes=(".weight_packed", ".weight_scale"),

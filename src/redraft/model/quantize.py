@@ -55,8 +55,6 @@ def check_requantization(stored: Mapping[str, str], asked: str | None) -> None:
 
 def requantization_refusal(stored: Mapping[str, str], asked: str | None) -> str | None:
     """Why weights stored in these formats (by name) cannot be converted to the requested one; None if they can."""
-    if asked == "fp8" and "int4" in stored.values():
-        return "quantization is 'fp8', but the stored weights are already int4; load them without it."
     if asked == "int4" and any(format == "fp8" and ".experts." in name for name, format in stored.items()):
         return "quantization is 'int4', but the stored experts are already fp8; load them without it."
     return None

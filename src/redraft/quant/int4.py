@@ -1,4 +1,7 @@
-"""INT4: whole numbers from -8 to 7 in groups of inputs that share a scale, rounded from the weights alone."""
+"""INT4: whole numbers from -8 to 7 in groups of inputs that share a scale, rounded from the weights alone.
+
+UINT4, which is read and not written, has a zero point for each group besides: no kernel multiplies it.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +17,11 @@ INT4_GROUP = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Int4Weight:
-    """A weight [...,N,K] in INT4.
+class _FourBits:
+    """What weights [...,N,K] in INT4 and UINT4 have in common.
 
-    packed  uint8 [...,N,K/2]       two inputs a byte, the even one in the low nibble; a code is the value plus 8
-    scale   bf16 or fp32 [...,N,K/group]
+    packed  uint8 [...,N,K/2]       two inputs a byte, the even one in the low nibble
+    scale   bf16, fp16 or fp32 [...,N,K/group]
     """
 
     packed: Tensor
@@ -27,7 +30,18 @@ class Int4Weight:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """[...,N,K]"""
         return (*self.packed.shape[:-1], 2 * self.packed.shape[-1])
+
+    def _dequantize(self, zero: Tensor | int, dtype: torch.dtype) -> Tensor:
+        """The weight [...,N,K], in which codes of `zero` are 0; products in fp32, rounded once."""
+        grouped = nibbles(self.packed).float().unflatten(-1, (-1, self.group))  # [...,N,K/group,group]
+        return ((grouped - zero) * self.scale.float()[..., None]).flatten(-2).to(dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Int4Weight(_FourBits):
+    """A weight [...,N,K] in INT4; a code is the value plus 8."""
 
     @property
     def nbytes(self) -> int:
@@ -35,9 +49,34 @@ class Int4Weight:
 
     def dequantize(self, dtype: torch.dtype) -> Tensor:
         """The weight [...,N,K]; products in fp32, rounded once."""
-        codes = torch.stack((self.packed & 0xF, self.packed >> 4), -1).flatten(-2)  # [...,N,K]
-        grouped = (codes.float() - 8).unflatten(-1, (-1, self.group))
-        return (grouped * self.scale.float()[..., None]).flatten(-2).to(dtype)
+        return self._dequantize(8, dtype)
+
+    def in_groups_of(self, group: int) -> Int4Weight:
+        """The same numbers in smaller groups, several of which have one scale; `group` must divide its own."""
+        return Int4Weight(self.packed, self.scale.repeat_interleave(self.group // group, -1), group)
+
+
+@dataclass(frozen=True, slots=True)
+class Uint4Weight(_FourBits):
+    """A weight [...,N,K] in UINT4; a code is the value plus the zero point of its group.
+
+    zero    uint8 [...,N,K/group]   from 0 to 15
+    """
+
+    zero: Tensor
+
+    @property
+    def nbytes(self) -> int:
+        return self.packed.nbytes + self.scale.nbytes + self.zero.nbytes
+
+    def dequantize(self, dtype: torch.dtype) -> Tensor:
+        """The weight [...,N,K]; products in fp32, rounded once."""
+        return self._dequantize(self.zero.float()[..., None], dtype)
+
+
+def nibbles(packed: Tensor) -> Tensor:
+    """The halves of bytes [...,n], the low one first: uint8 [...,2n]."""
+    return torch.stack((packed & 0xF, packed >> 4), -1).flatten(-2)
 
 
 def check_group(inputs: int, group: int) -> None:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from redraft.quant.int4 import nibbles
+
 GROUP = 16
 LEVELS = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """What the 3 low bits of a code mean; the fourth is the sign."""
@@ -40,6 +42,5 @@ class Nvfp4Weight:
     def dequantize(self, dtype: torch.dtype) -> Tensor:
         """The weight [...,N,K]; products in fp32, rounded once."""
         levels = torch.tensor([*LEVELS, *(-level for level in LEVELS)], device=self.codes.device)
-        codes = torch.stack((self.codes & 0xF, self.codes >> 4), -1).flatten(-2)  # [...,N,K]
-        grouped = levels[codes.int()].unflatten(-1, (-1, GROUP))  # [...,N,K/16,16]
+        grouped = levels[nibbles(self.codes).int()].unflatten(-1, (-1, GROUP))  # [...,N,K/16,16]
         return (grouped * (self.scale.float() * self.factor)[..., None]).flatten(-2).to(dtype)

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from redraft.errors import SettingError
 from redraft.kernels.packed import INT4_UNIT, PANEL, Packed, PackedFp8, PackedInt4, PanelInt4
-from redraft.quant.int4 import Int4Weight
+from redraft.quant.int4 import Int4Weight, nibbles
 
 Stored = Tensor | PackedFp8 | Int4Weight
 
@@ -36,28 +36,27 @@ def in_panels(weight: Int4Weight) -> PanelInt4:
     return PanelInt4(codes.flatten(-3, -2), scale.contiguous(), weight.group)
 
 
-def check_int4_group(group: int) -> None:
-    """Raise `SettingError` for groups of inputs that the kernels cannot read: other than 32 and multiples of 64."""
-    if group != 32 and group % 64:
-        raise SettingError(f"int4 group is {group}; the kernels take 32 and multiples of 64.")
+def takes_int4_group(group: int) -> bool:
+    """Whether the GPU kernels can read groups of so many inputs: 32 and multiples of 64."""
+    return group == 32 or group % 64 == 0
 
 
 def _prepare_int4(weight: Int4Weight) -> PackedInt4:
     """Pair inputs 32 apart in a byte, so that a block of 64 inputs is two halves that a product takes in turn.
 
-    A group of 128 inputs becomes two of 64 with the same scale, and so on. Raises what `check_int4_group` raises.
+    A group of 128 inputs becomes two of 64 with the same scale, and so on. Raises `SettingError` for other groups.
     """
-    check_int4_group(weight.group)
-    group = min(weight.group, 64)
-    scale = weight.scale.repeat_interleave(weight.group // group, -1)
-    codes = torch.stack((weight.packed & 0xF, weight.packed >> 4), -1).flatten(-2)  # [...,N,K], value + 8
+    if not takes_int4_group(weight.group):
+        raise SettingError(f"int4 group is {weight.group}; the kernels take 32 and multiples of 64.")
+    weight = weight.in_groups_of(min(weight.group, 64))
+    codes = nibbles(weight.packed)  # [...,N,K], value + 8
     codes = torch.where(codes >= 8, codes - 8, 15 - codes)  # sign in bit 3, then v or -v - 1
     low, high = codes.unflatten(-1, (-1, 2, 32)).unbind(-2)  # [...,N,K/64,32]
     packed = (low | high << 4).movedim(-2, -3).contiguous()  # [...,K/64,N,32]
-    return PackedInt4(packed, _paired(scale / INT4_UNIT), group)
+    return PackedInt4(packed, _paired(weight.scale.to(torch.bfloat16) / INT4_UNIT), weight.group)
 
 
 def _paired(scale: Tensor) -> Tensor:
     """Scales [...,N,K/group] of neighbouring groups side by side, bf16 [...,P,N,2]; a missing second one is 0."""
     scale = F.pad(scale, (0, scale.shape[-1] % 2)).unflatten(-1, (-1, 2))  # [...,N,P,2]
-    return scale.movedim(-3, -2).to(torch.bfloat16).contiguous()
+    return scale.movedim(-3, -2).contiguous()

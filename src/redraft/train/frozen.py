@@ -15,10 +15,10 @@ from torch.nn import functional as F
 
 from redraft.kernels.packed import PackedFp8
 from redraft.model.layouts import chunks
-from redraft.quant.int4 import Int4Weight
+from redraft.quant.int4 import Int4Weight, Uint4Weight
 from redraft.quant.nvfp4 import Nvfp4Weight
 
-Quantized = PackedFp8 | Int4Weight | Nvfp4Weight
+Quantized = PackedFp8 | Int4Weight | Uint4Weight | Nvfp4Weight
 
 
 class Frozen(nn.Module):

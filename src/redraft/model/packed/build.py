@@ -30,7 +30,7 @@ from redraft.model.quantize import check_format
 from redraft.model.rope import inverse_frequencies
 from redraft.quant.fp8 import quantize_fp8
 from redraft.quant.int4 import Int4Weight, quantize_int4
-from redraft.quant.prepare import prepare
+from redraft.quant.prepare import prepare, takes_int4_group
 
 
 def pack(
@@ -46,10 +46,10 @@ def pack(
     """Pack all weights of `source` on `device`, or divide the layers among it and `other_devices`, which get copies
     of the vocabulary; see `tensor_parallel.py`.
 
-    `quantization` "fp8" or "int4" (int4 experts, FP8 attention and dense MLP) quantizes weights that are stored in
-    full; None keeps every weight in its own format. `fp8_vocabulary` keeps the vocabulary in FP8, see the function of
-    this name in `requirements`. Raises `SettingError` for an unknown format; whether a model fits its devices is
-    checked before (`requirements.check_fit`).
+    `quantization` "fp8" or "int4" (int4 experts, FP8 attention and dense MLP) is the format of what these quantize;
+    None keeps every weight in its own format, or in FP8 if that is one that no kernel takes. `fp8_vocabulary` keeps the
+    vocabulary in FP8, see the function of this name in `requirements`. Raises `SettingError` for an unknown format;
+    whether a model fits its devices is checked before (`requirements.check_fit`).
     """
     check_format(quantization)
     enable_peer_access((device, *other_devices))
@@ -114,6 +114,11 @@ def repacked_bytes(model: PackedModel, changed: Set[str]) -> dict[torch.device, 
     soft = SOFT.items()
     found[model.device] += sum(getattr(model, field).nbytes for field, names in soft if changed & set(names))
     return found
+
+
+def _fits_kernels(weight: Weight) -> bool:
+    """Whether experts' weights can stay in INT4."""
+    return isinstance(weight, Int4Weight) and takes_int4_group(weight.group)
 
 
 _Fields = dict[str, tuple[Callable[..., Any], tuple[str, ...]]]
@@ -210,8 +215,11 @@ class _Packer:
     def experts(self, gate_up: str, down: str) -> PackedExperts:
         """Both weights of a layer's experts in one format, made a few experts at a time."""
         weights = [self.source(gate_up), self.source(down)]
-        make = self._plain_experts if self._stay_plain(weights) else self._quantized_experts
-        return PackedExperts(*map(make, weights))
+        if self._stay_plain(weights):
+            return PackedExperts(*map(self._plain_experts, weights))
+        format = self.asked or ("int4" if all(map(_fits_kernels, weights)) else "fp8")
+        self.found.add(format)
+        return PackedExperts(*(self._quantized_experts(weight, format) for weight in weights))
 
     def _stay_plain(self, weights: Sequence[Weight]) -> bool:
         """Whether weights that must have one format are plain: if one of them is, unless quantization is asked for.
@@ -230,7 +238,7 @@ class _Packer:
     def _fp8(self, weight: Weight) -> PackedFp8:
         if isinstance(weight, Tensor):
             return quantize_fp8(self._plain(weight))
-        self._note(weight)
+        self.found.add("fp8")
         stored = upload(weight, self.device)
         return stored if isinstance(stored, PackedFp8) else quantize_fp8(stored.dequantize(torch.bfloat16))
 
@@ -239,22 +247,18 @@ class _Packer:
             return self._plain(weight)
         return torch.cat([self._plain(part) for part in chunks(weight)])
 
-    def _quantized_experts(self, weight: Weight) -> Packed:
-        if not isinstance(weight, Tensor):
-            self._note(weight)
-        return join([prepare(self._quantized(part)) for part in chunks(weight)], torch.cat)
+    def _quantized_experts(self, weight: Weight, format: str) -> Packed:
+        return join([prepare(self._quantized(part, format)) for part in chunks(weight)], torch.cat)
 
-    def _quantized(self, part: Weight) -> PackedFp8 | Int4Weight:
-        """Some experts in the format of their products."""
+    def _quantized(self, part: Weight, format: str) -> PackedFp8 | Int4Weight:
+        """Some experts in the format of their products; what is stored in it is kept if the kernels can read it."""
         moved = upload(part, self.device)
-        if isinstance(moved, PackedFp8 | Int4Weight):
+        if isinstance(moved, Int4Weight) and format == "int4" and takes_int4_group(moved.group):
+            return moved
+        if isinstance(moved, PackedFp8) and format == "fp8":
             return moved
         full = moved if isinstance(moved, Tensor) else moved.dequantize(torch.bfloat16)
-        return quantize_int4(full) if self.asked == "int4" else quantize_fp8(full)
-
-    def _note(self, weight: Weight) -> None:
-        """Remember the stored format of a weight that is not widened."""
-        self.found.add("int4" if isinstance(weight, Int4Weight) else "fp8")
+        return quantize_int4(full) if format == "int4" else quantize_fp8(full)
 
     def _format(self) -> str | None:
         return self.asked or next((name for name in ("int4", "fp8") if name in self.found), None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence, Set
+from typing import Any
 
 import torch
 
@@ -11,13 +12,15 @@ from redraft.config import ModelConfig
 from redraft.errors import SettingError
 from redraft.model import accounting
 from redraft.model.checkpoint import Checkpoint
+from redraft.model.names import EXPERTS
 from redraft.model.packed.tensor_parallel import SHARDED, check_tensor_parallel
 from redraft.model.packed.weights import products
 from redraft.model.placement import OLDEST, OLDEST_FP8, lacks_fp8
 from redraft.model.quantize import QUANTIZATIONS, check_requantization, requantization_refusal, weight_format
 from redraft.model.transformer import Transformer
 from redraft.model.weight_settings import WeightSettings
-from redraft.quant.prepare import check_int4_group
+from redraft.quant.int4 import INT4_GROUP
+from redraft.quant.prepare import takes_int4_group
 
 MULTIPLE = 16
 """A vocabulary in FP8 must be a multiple of this many tokens: rows of the transposed table are copied in bulk."""
@@ -41,17 +44,17 @@ def check_fit(
     Without an open folder its weights are in full, and it has no vision tower. `changed` are the names of weights that
     an adapter changes.
     """
-    target, stored = settings.devices[0], {} if checkpoint is None else checkpoint.formats
+    target, stored = settings.devices[0], {} if checkpoint is None else _formats(checkpoint)
     check_tensor_parallel(config, len(settings.devices))
     quantized = resulting_format(stored, settings.quantization) != "bf16"
     check_device(target, quantized=quantized)
     if target.type == "cuda" and (wrong := misfit(config)):
         raise SettingError(f"The model's weights cannot be packed for a GPU: {wrong}.")
-    for group in sorted(set[int]() if checkpoint is None else checkpoint.int4_groups):
-        check_int4_group(group)
     fp8 = fp8_vocabulary(config, settings.vocabulary_dtype, target, quantized=quantized)
-    vision = checkpoint is not None and checkpoint.has_vision
-    check_room(config, settings.quantization, settings.devices, stored=stored, vision=vision, changed=changed)
+    given: dict[str, Any] = {"stored": stored, "changed": changed}
+    if checkpoint is not None:
+        given |= {"vision": checkpoint.has_vision, "scales": _more_scales(checkpoint, stored, changed)}
+    check_room(config, settings.quantization, settings.devices, **given)
     return fp8
 
 
@@ -113,6 +116,7 @@ def check_room(
     stored: Mapping[str, str] | None = None,
     vision: bool = False,
     changed: Set[str] = frozenset(),
+    scales: int = 0,
     free: int | None = None,
 ) -> None:
     """Raise `SettingError` if CUDA devices have too little free memory for the weights in a format and a step.
@@ -120,8 +124,9 @@ def check_room(
     Several have equal shards of the layers, and each must have room for what the first one holds besides.
 
     `asked` is the requested quantization, `stored` the number formats, by name, of weights that already have one,
-    `vision` says whether they include a vision tower, and `changed` is that of `check_fit`. The message says how much
-    is missing and which format would fit. `free` bytes default to what the device reports.
+    `vision` says whether they include a vision tower, `changed` is that of `check_fit`, and `scales` are the bytes that
+    those of INT4 experts take beyond one for `INT4_GROUP` inputs. The message says how much is missing and which format
+    would fit. `free` bytes default to what the device reports.
     """
     if devices[0].type != "cuda":
         return
@@ -132,7 +137,8 @@ def check_room(
     needed: dict[str | None, int] = {
         name: _weight_bytes(config, name, len(devices)) + more for name in (None, *QUANTIZATIONS)
     }
-    needed[None] -= _saved_bytes(config, stored, changed) // len(devices)
+    needed[None] += (scales - _saved_bytes(config, stored, changed)) // len(devices)
+    needed["int4"] += scales // len(devices)
     if needed[asked] <= free:
         return
     possible = [name for name in QUANTIZATIONS if not requantization_refusal(stored, name)]
@@ -167,7 +173,22 @@ def resulting_format(stored: Mapping[str, str], asked: str | None) -> str:
     Raises `SettingError` if they cannot be converted.
     """
     check_requantization(stored, asked)
-    return asked or ("int4" if "int4" in stored.values() else "fp8" if stored else "bf16")
+    experts = any(format == "int4" and ".experts." in name for name, format in stored.items())
+    return asked or ("int4" if experts else "fp8" if stored else "bf16")
+
+
+def _formats(checkpoint: Checkpoint) -> dict[str, str]:
+    """The stored formats by name; INT4 in groups that the kernels cannot read counts as UINT4, which they cannot."""
+    odd = {name: "uint4" for name, group in checkpoint.groups.items() if not takes_int4_group(group)}
+    return checkpoint.formats | odd
+
+
+def _more_scales(checkpoint: Checkpoint, stored: Mapping[str, str], changed: Set[str]) -> int:
+    """The bytes by which the scales of INT4 experts in narrow groups exceed those of groups of `INT4_GROUP` inputs."""
+    kept = {name: group for name, group in checkpoint.groups.items()
+            if EXPERTS.fullmatch(name) and stored[name] == "int4" and name not in changed}  # fmt: skip
+    sizes = {name: math.prod(checkpoint.shapes[name]) for name in kept}
+    return sum(2 * (sizes[name] // min(group, INT4_GROUP) - sizes[name] // INT4_GROUP) for name, group in kept.items())
 
 
 def _weight_bytes(config: ModelConfig, format: str | None, gpus: int) -> int:
@@ -180,18 +201,20 @@ def _weight_bytes(config: ModelConfig, format: str | None, gpus: int) -> int:
 def _saved_bytes(config: ModelConfig, stored: Mapping[str, str], changed: Set[str]) -> int:
     """How many bytes less than in bf16 a model takes whose weights keep the number formats they are stored in.
 
-    NVFP4, which no kernel takes, becomes FP8. Weights of one product are all plain if one of them is, or is changed.
+    NVFP4 and UINT4, which no kernel takes, become FP8, and so does INT4 outside of experts, or beside them. Weights of
+    one product are all plain if one of them is, or is changed.
     """
     with torch.device("meta"):
         weights = Transformer(config).state_dict() if stored else {}
     kept = {name for name in stored if weight_format(name, "fp8")} - changed
     layers = (products(config, number).values() for number in range(config.num_hidden_layers))
     saved = 0
-    for name in (name for layer in layers for names in layer if kept.issuperset(names) for name in names):
-        *lead, rows, inputs = weights[name].shape
-        format = "int4" if stored[name] == "int4" and ".experts." in name else "fp8"
-        plain, small = 2 * weights[name].numel(), accounting.matrix_bytes(math.prod(lead) * rows, inputs, format)
-        saved += plain - small
+    for names in (names for layer in layers for names in layer if kept.issuperset(names)):
+        format = "int4" if all(stored[name] == "int4" and ".experts." in name for name in names) else "fp8"
+        for name in names:
+            *lead, rows, inputs = weights[name].shape
+            plain, small = 2 * weights[name].numel(), accounting.matrix_bytes(math.prod(lead) * rows, inputs, format)
+            saved += plain - small
     return saved
 
 
