@@ -22,6 +22,7 @@ from redraft.model.checkpoint import Checkpoint
 from redraft.model.inference import load_for_inference, load_packed
 from redraft.model.initialise import initialise
 from redraft.model.int4_experts import Int4Experts
+from redraft.model.layouts import EXPERTS_AT_A_TIME
 from redraft.model.packed.tensor_parallel import shard_source
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.packed.weights import products
@@ -203,6 +204,20 @@ def test_asymmetric_experts_are_widened_on_a_cpu_or_rounded_if_asked(stored: Sto
     found, expected = on_cpu(folder, quantization="int4"), on_cpu(plain, quantization="int4")
     assert any(isinstance(module, Int4Experts) for module in found.modules())
     assert torch.equal(logits_of(found), logits_of(expected))
+
+
+def test_experts_are_widened_a_few_at_a_time(stored: Stored, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of a layer of the 26B model in fp32, and what is made on the way, would take 5 GB."""
+    folder, _ = stored(Scheme(symmetric=False))
+    seen, dequantize = set[int](), Uint4Weight.dequantize
+
+    def counted(weight: Uint4Weight, dtype: torch.dtype) -> Tensor:
+        seen.add(weight.shape[0] if len(weight.shape) == 3 else 0)
+        return dequantize(weight, dtype)
+
+    monkeypatch.setattr(Uint4Weight, "dequantize", counted)
+    load_model(folder, "cpu", "bf16")
+    assert seen == {0, EXPERTS_AT_A_TIME, 20 - EXPERTS_AT_A_TIME}
 
 
 @pytest.mark.parametrize("name", ["attention.k_proj", "attention.o_proj", "mlp.up_proj", "mlp.down_proj"])

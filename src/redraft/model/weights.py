@@ -25,10 +25,10 @@ from redraft.model.checkpoint import Checkpoint
 from redraft.model.files import INDEX_FILE, SINGLE_FILE
 from redraft.model.folders import CONFIG_FILE, read_json, resolve_folder, write_json
 from redraft.model.int4_experts import int4_layers, read_experts
-from redraft.model.layouts import Weight
+from redraft.model.layouts import Weight, chunks
 from redraft.model.linear import through_kernels
 from redraft.model.moe import Experts
-from redraft.model.names import to_hugging_face
+from redraft.model.names import EXPERTS, to_hugging_face
 from redraft.model.placement import machine_memory, resolve_device, resolve_dtype
 from redraft.model.quantize import check_requantization
 from redraft.model.shards import MAX_SHARD_SIZE, check_shard_size, write_shards
@@ -170,8 +170,18 @@ def _allocate(module: nn.Module, device: torch.device, dtype: torch.dtype) -> No
 def _fill(targets: Mapping[str, Tensor], names: Iterable[str], read: Callable[[str], Weight]) -> None:
     """Fill every weight that is among the targets, one at a time; quantized ones are dequantized to its dtype."""
     for name in filter(targets.__contains__, names):
-        weight = read(name)
-        targets[name].copy_(weight if isinstance(weight, Tensor) else weight.dequantize(targets[name].dtype))
+        weight, target = read(name), targets[name]
+        if not EXPERTS.fullmatch(name):
+            _copy(weight, target)
+            continue
+        first = 0
+        for part in chunks(weight):  # all of a layer in fp32 would take several times the memory of what they become
+            _copy(part, target[first : first + part.shape[0]])
+            first += part.shape[0]
+
+
+def _copy(weight: Weight, target: Tensor) -> None:
+    target.copy_(weight if isinstance(weight, Tensor) else weight.dequantize(target.dtype))
 
 
 # --- saving ------------------------------------------------------------------------------------------------------
