@@ -233,6 +233,17 @@ def test_rows_of_a_bf16_product_do_not_depend_on_others(threads: int, backend: s
             assert torch.equal(product(given[part]), whole[part])
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="other BLAS libraries round otherwise")
+def test_rows_of_the_head_do_not_depend_on_others(threads: int, backend: str) -> None:
+    """In fp32, also of fewer than `MIN_ROWS`."""
+    rows, table = normal(100, 512).float(), normal(1024, 512, seed=2).float()
+    run = kernels.TABLE["head"][backend]
+    whole = run(rows, table, 30.0, 1.0)
+    for part in (slice(1), slice(2), slice(3, 10), slice(15), slice(5, 22)):
+        assert torch.equal(run(rows[part], table, 30.0, 1.0), whole[part])
+
+
 def test_prompts_in_chunks_attend_in_bf16_as_they_do_whole(threads: int) -> None:
     """With a window and without: rows of 256 at a time, over the keys that they see."""
     q, k, v = (normal(1, heads, 700, 64, seed=heads).bfloat16() for heads in (4, 2, 1))

@@ -159,7 +159,10 @@ def products_by_parts(rows: Tensor, weight: Tensor, factor: float) -> Tensor:
     def product(rows: Tensor) -> Tensor:
         return torch.baddbmm(rows.new_empty(()), rows.expand(parts, -1, -1), transposed, beta=0, alpha=factor)
 
-    return in_parts(product, rows, _vocabulary_rows(weight), 1) if rows.dtype == torch.bfloat16 else product(rows)
+    if rows.dtype == torch.bfloat16:
+        return in_parts(product, rows, _vocabulary_rows(weight), 1)
+    count = len(rows)
+    return product(F.pad(rows, (0, 0, 0, max(0, MIN_ROWS - count))))[:, :count]
 
 
 def soft_probabilities(logits: Tensor, dtype: torch.dtype) -> Tensor:
