@@ -8,22 +8,27 @@ text is depends on its training (docs/usage.md): answers are not drawn from this
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from redraft.checks import plain, require_type
 from redraft.diffusion.causal import TokenScore, token_scores
-from redraft.diffusion.prefill import held_at_once, prefill
+from redraft.diffusion.prefill import CHUNK, held_at_once, prefill
 from redraft.errors import TOO_LONG, InputError, NotFiniteError, PromptError, SettingError
+from redraft.kernels import MIN_ROWS
 from redraft.model import Model
 from redraft.settings import MAX_LOGPROBS
 from redraft.text.placing import EncodedPrompt
 from redraft.text.tokenizer import Tokenizer
 
 Text = str | Sequence[int]
+Pair = tuple[EncodedPrompt, tuple[int, ...]]
+"""A prompt, and the tokens of a text after it."""
 TEXTS_AT_ONCE = 32
 """The most texts in a forward pass."""
+TOKENS_AT_ONCE = 2048
+"""The most tokens in a forward pass of several texts, padding included, as other work waits for it."""
 
 
 class ScoringLLM(Protocol):
@@ -92,7 +97,7 @@ def score_texts(
     before = [None] * len(texts) if prompts is None else list(prompts)
     if len(before) != len(texts):
         raise SettingError(f"There are {len(before)} prompts for {len(texts)} texts.", "prompts")
-    pairs: list[tuple[EncodedPrompt, tuple[int, ...]]] = []
+    pairs: list[Pair] = []
     for i, (text, prompt) in enumerate(zip(texts, before, strict=True)):
         try:
             pairs.append(_read(llm, text, prompt, raw))
@@ -107,19 +112,13 @@ def score_texts(
     ]
 
 
-def score_tokens(
-    model: Model, pairs: Sequence[tuple[EncodedPrompt, tuple[int, ...]]], top: int = 0
-) -> list[list[TokenScore]]:
+def score_tokens(model: Model, pairs: Sequence[Pair], top: int = 0) -> list[list[TokenScore]]:
     """The tokens of each text after its prompt, which must fit the context together; a text may be empty.
 
     A prompt of several texts is encoded once for those that are scored together. Raises `NotFiniteError`.
     """
     scores: list[list[TokenScore]] = [[] for _ in pairs]
-    longest = max((len(prompt) + len(text) for prompt, text in pairs), default=1)
-    at_once = min(TEXTS_AT_ONCE, held_at_once(model, longest, each=2))  # a prompt and its copy
-    # Texts of one prompt together, and together with those of about the same lengths.
-    order = sorted(range(len(pairs)), key=lambda i: (len(pairs[i][0]), pairs[i][0].ids, len(pairs[i][1])))
-    for batch in (order[first : first + at_once] for first in range(0, len(order), at_once)):
+    for batch in _batches(model, pairs):
         for i, found in zip(batch, _together(model, [pairs[i] for i in batch], top), strict=True):
             scores[i] = found
     if any(math.isnan(token.logprob) for found in scores for token in found):
@@ -127,7 +126,30 @@ def score_tokens(
     return scores
 
 
-def _together(model: Model, pairs: Sequence[tuple[EncodedPrompt, tuple[int, ...]]], top: int) -> list[list[TokenScore]]:
+def _batches(model: Model, pairs: Sequence[Pair]) -> Iterator[list[int]]:
+    """Which texts are scored together: texts of one prompt, and such of about the same lengths.
+
+    What is added up to the longest one is never more than the texts themselves, since a CPU computes it, too.
+    """
+    sizes = [max(MIN_ROWS, len(prompt), len(text)) for prompt, text in pairs]
+    largest: dict[EncodedPrompt, int] = {}
+    for (prompt, _), size in zip(pairs, sizes, strict=True):
+        largest[prompt] = max(size, largest.get(prompt, 0))
+    longest = max((len(prompt) + len(text) for prompt, text in pairs), default=1)
+    most = min(TEXTS_AT_ONCE, held_at_once(model, longest, each=2))  # a prompt and its copy
+    batch: list[int] = []
+    for i in sorted(range(len(pairs)), key=lambda i: (largest[pairs[i][0]], pairs[i][0].ids, sizes[i])):
+        taken = [sizes[k] for k in (*batch, i)]
+        count, width = len(taken), max(taken)
+        if count > most or count * min(width, CHUNK) > TOKENS_AT_ONCE or count * width > 2 * sum(taken):
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
+
+
+def _together(model: Model, pairs: Sequence[Pair], top: int) -> list[list[TokenScore]]:
     """`score_tokens` for texts whose keys and values are held together."""
     row_of = {prompt: row for row, prompt in enumerate(dict.fromkeys(prompt for prompt, _ in pairs))}
     cache = model.new_cache(len(row_of), max(len(prompt) + len(text) for prompt, text in pairs))
@@ -136,7 +158,7 @@ def _together(model: Model, pairs: Sequence[tuple[EncodedPrompt, tuple[int, ...]
     return token_scores(model, cache.copy(rows), last[rows], [text for _, text in pairs], top)
 
 
-def _read(llm: ScoringLLM, text: Text, prompt: Any, raw: bool) -> tuple[EncodedPrompt, tuple[int, ...]]:
+def _read(llm: ScoringLLM, text: Text, prompt: Any, raw: bool) -> Pair:
     """The prompt and the text as token ids. Raises `PromptError`."""
     tokenizer, context = llm.tokenizer, llm.model.config.max_position_embeddings
     if not isinstance(text, Sequence) or isinstance(text, bytes | bytearray) or not len(text):

@@ -12,6 +12,7 @@ import redraft
 from passes import watched_passes
 from random_adapter import random_adapter
 from redraft.errors import NotFiniteError, PromptError, SettingError
+from redraft.kernels import native
 from redraft.llm import LLM
 from redraft.model import Transformer
 from redraft.model.adapters import save_adapter
@@ -106,6 +107,42 @@ def test_several_texts_are_what_each_is_alone(llm: LLM, monkeypatch: pytest.Monk
         assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
     assert llm.score_batch(["no", "yes"])[1].logprob == pytest.approx(llm.score("yes").logprob, abs=1e-4)
     assert llm.score_batch([]) == []
+
+
+@pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="other BLAS libraries round otherwise")
+@pytest.mark.parametrize("in_c", [False, True])
+@pytest.mark.parametrize(("dtype", "quantization"), [("float32", None), ("bfloat16", None), ("float32", "int4")])
+def test_no_bit_depends_on_what_is_scored_beside_a_text(
+    monkeypatch: pytest.MonkeyPatch, threads: int, in_c: bool, dtype: str, quantization: str | None
+) -> None:
+    """With and without C: texts of a few tokens, of some sixteen, and of more than a chunk."""
+    if not in_c:
+        monkeypatch.setattr(native, "available", lambda: False)
+    llm = redraft.load("tiny", device="cpu", dtype=dtype, quantization=quantization)
+    draw = torch.Generator().manual_seed(1)
+    texts = [torch.randint(300, 16000, (n,), generator=draw).tolist() for n in (1, 3, 2, 15, 16, 17, 40, 600, 9)]
+    prompts = [[2], [2, 40], [2], QUESTION, QUESTION, [2], [2, 41], [2, 42], [2]]
+    alone = [llm.score(text, prompt, top=3) for text, prompt in zip(texts, prompts, strict=True)]
+    assert llm.score_batch(texts, prompts, top=3) == alone
+    assert llm.score_batch(texts[2:5], prompts[2:5], top=3) == alone[2:5]
+
+
+def test_a_pass_has_so_many_tokens_and_little_padding(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Texts of about the same lengths share one, whatever their prompts are and in which order they come."""
+    shapes, encode = list[tuple[int, ...]](), type(llm.model).encode
+
+    def noted(model: Transformer, tokens: torch.Tensor, *given: Any) -> torch.Tensor:
+        shapes.append(tuple(tokens.shape))
+        return encode(model, tokens, *given)
+
+    monkeypatch.setattr(type(llm.model), "encode", noted)
+    lengths = [100, 20, 101, 21, 102, 22, 103, 23]
+    llm.score_batch([[7] * length for length in lengths], [[2, 50 - i] for i in range(8)])
+    assert shapes == [(4, 2), (4, 23), (4, 2), (4, 103)]
+    shapes.clear()
+    monkeypatch.setattr("redraft.scoring.TOKENS_AT_ONCE", 309)
+    llm.score_batch([[7] * length for length in lengths], [[2, 50 - i] for i in range(8)])
+    assert shapes == [(4, 2), (4, 23), (3, 2), (3, 102), (1, 2), (1, 103)]
 
 
 def test_a_prompt_of_several_texts_is_encoded_once(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:

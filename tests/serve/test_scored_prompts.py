@@ -1,15 +1,20 @@
 """`echo` with `logprobs` in `/v1/completions`: prompts scored as evaluation harnesses ask for it."""
 
-from collections.abc import Sequence
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 import openai
 import pytest
-from serving import CONTEXT, server_process
+import torch
+from serving import CONTEXT, ScriptedEngine, scripted_server, server_process, until
 
 from redraft.llm import LLM
+from redraft.serve.scoring_queue import Prompts, Scores, ScoringQueue
 
 PROMPT = "The sea is salty 🙂 because"
 
@@ -181,3 +186,46 @@ def test_a_prompt_that_fills_the_context_is_scored(client: openai.OpenAI) -> Non
     answer = client.completions.create(model="random", prompt=[5] * CONTEXT, max_tokens=0, echo=True, logprobs=0)
     assert answer.choices[0].logprobs is not None
     assert len(answer.choices[0].logprobs.token_logprobs or []) == CONTEXT
+
+
+class _Held(ScriptedEngine):
+    """Its calls wait until they are let in."""
+
+    def __init__(self, llm: LLM) -> None:
+        super().__init__(llm, lambda request: [])
+        self.open = threading.Event()
+
+    async def run(self, function: Callable[[], Any]) -> Any:
+        await asyncio.to_thread(self.open.wait, 60)
+        return await super().run(function)
+
+
+def test_many_at_a_time_share_passes_and_get_what_each_gets_alone(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To the last bit: whole bodies are compared."""
+    asked: dict[str, Any] = {"model": "scripted", "max_tokens": 1, "echo": True, "logprobs": 3}
+    bodies = [asked | {"prompt": [[2, *range(3, 4 + i)], [7, 8, 9 + i]]} for i in range(12)]
+    arrived, passes, engine = list[None](), list[int](), _Held(llm)
+    score, encode = ScoringQueue.score, type(llm.model).encode
+
+    async def noted(queue: ScoringQueue, prompts: Prompts) -> Scores:
+        arrived.append(None)
+        return await score(queue, prompts)
+
+    def counted(model: Any, tokens: torch.Tensor, *given: Any) -> torch.Tensor:
+        passes.append(len(tokens))
+        return encode(model, tokens, *given)
+
+    monkeypatch.setattr(ScoringQueue, "score", noted)
+    monkeypatch.setattr(type(llm.model), "encode", counted)
+    with scripted_server(llm, engine) as url, ThreadPoolExecutor(len(bodies)) as pool:
+
+        def ask(body: dict[str, Any]) -> Any:
+            return httpx.post(f"{url}/v1/completions", json=body, timeout=60).json()["choices"]
+
+        waiting = [pool.submit(ask, body) for body in bodies]
+        until(lambda: len(arrived) == len(bodies))
+        engine.open.set()
+        together = [future.result() for future in waiting]
+        # Of the first request by itself and of all others: the tokens that prompts begin with, then the rest of them.
+        assert passes == [2, 2, 2, 22]
+        assert together == [ask(body) for body in bodies]

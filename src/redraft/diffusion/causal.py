@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from redraft.cache import KVCache
 from redraft.diffusion.prefill import CHUNK
@@ -74,7 +75,10 @@ def _score_chunk(
 
 def _logprobs(model: Model, before: Tensor, tokens: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor]:
     """log p [N] of tokens [N] after hidden states [N,D]; log p of the `top` most likely ones and their ids [N,top]."""
-    logits = model.logits(before)  # [N,V]
+    count = len(before)
+    if model.device.type != "cpu":  # where a row's product may round by how many there are, so always as many
+        before = F.pad(before, (0, 0, 0, rows_at_once(model) - count))
+    logits = model.logits(before)[:count]  # [N,V]
     total = logits.logsumexp(-1)
     best, ids = logits.topk(top)
     return logits.gather(1, tokens[:, None])[:, 0] - total, best - total[:, None], ids

@@ -10,9 +10,9 @@ from typing import Any
 from redraft.diffusion.causal import TokenScore
 from redraft.errors import TOO_LONG, PromptError, about
 from redraft.llm import LLM
-from redraft.scoring import score_tokens
 from redraft.serve.openai_common import listed_logprobs
 from redraft.serve.planning import Planner
+from redraft.serve.scoring_queue import Prompts
 from redraft.serve.service import Service
 from redraft.serve.shapes.completions import CompletionRequest
 from redraft.text.placing import EncodedPrompt
@@ -48,24 +48,22 @@ def read_prompts(planner: Planner, body: CompletionRequest) -> list[EncodedPromp
 
 
 async def score_prompts(service: Service, body: CompletionRequest, size: int) -> list[ScoredPrompt]:
-    """Score the prompts of a request of `size` bytes; `Service.work` runs the forward passes."""
+    """Score the prompts of a request of `size` bytes, by `Service.score`."""
     planner, prompts = service.planner.for_model(body.model), list[EncodedPrompt]()
     model, one_more = planner.llm.model, body.max_tokens == 1
 
-    def check() -> None:
+    def read() -> Prompts:
         prompts.extend(read_prompts(planner, body))
         most = model.config.max_position_embeddings - one_more
         if (longest := max(map(len, prompts))) > most:
             sentence = f"The prompt is too long: it has {longest} tokens; here it must have at most {most}."
             raise PromptError(sentence, "prompt", code=TOO_LONG)
-
-    def score() -> list[list[TokenScore]]:
         # Any token may stand in the place of the next one, whose likeliest candidate is `top` there.
         cuts = [(prompt.ids, _unscored(given)) for given, prompt in zip(body.prompts(), prompts, strict=True)]
         pairs = [(EncodedPrompt(ids[:cut]), ids[cut:] + (0,) * one_more) for ids, cut in cuts]
-        return score_tokens(model, pairs, max(body.logprobs or 0, 1))
+        return Prompts(model=model, pairs=pairs, top=max(body.logprobs or 0, 1))
 
-    scores = await service.work(check, score, size=size)
+    scores = await service.score(read, size=size)
     asked = zip(body.prompts(), (prompt.ids for prompt in prompts), scores, strict=True)
     listed = partial(_with_next, planner.llm) if one_more else partial(_scored, planner.llm.tokenizer)
     # Lists of many tokens and what they could have been take a while to make.

@@ -24,6 +24,7 @@ from redraft.serve.faults import Fault, busy, loading, stopping, timed_out
 from redraft.serve.http import until_disconnect
 from redraft.serve.metrics import Metrics
 from redraft.serve.planning import AnswerPlan, Planner
+from redraft.serve.scoring_queue import Prompts, Scores, ScoringQueue
 from redraft.serve.settings import ServeSettings
 from redraft.serve.shapes.common import hold_images
 from redraft.serve.threads import LARGE, Threads
@@ -48,6 +49,7 @@ class Service:
         self.metrics = Metrics(self._engine_stats)
         self._open_requests: Counter[Pool] = Counter()
         self.threads = Threads()
+        self._scoring = ScoringQueue(lambda function: self.engine.run(function))
         self._end: float | None = None
         self._limits: set[asyncio.Timeout] = set()
         self._llm: LLM | None = None
@@ -195,6 +197,17 @@ class Service:
             return await self.engine.run(function)
 
         return await _within(self.settings.timeout, checked())
+
+    async def score(self, prompts: Callable[[], Prompts], *, size: int) -> Scores:
+        """Read the prompts of a request of `size` bytes, then score them together with those of other requests.
+
+        Raises a `Fault` if this takes longer than a request may.
+        """
+
+        async def scored() -> Scores:
+            return await self._scoring.score(await self.read(prompts, size))
+
+        return await _within(self.settings.timeout, scored())
 
     async def read(self, function: Callable[[], T], size: int) -> T:
         """Call `function`, which reads a request of `size` bytes, in a thread; raises as `until_shutdown` does."""
