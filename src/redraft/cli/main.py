@@ -24,6 +24,7 @@ from redraft.cli.merge import merge
 from redraft.cli.next_edit import next_edit
 from redraft.cli.quantize import quantize
 from redraft.cli.replay import replay
+from redraft.cli.score import score
 from redraft.cli.serve import serve
 from redraft.cli.stopping import EXIT_INTERRUPTED
 from redraft.cli.train import train
@@ -45,7 +46,7 @@ app = typer.Typer(
 )
 _PANELS = {
     "Write": (generate, chat, fill, edit, next_edit, decide),
-    "Look": (replay, inspect),
+    "Look": (score, replay, inspect),
     "Serve and measure": (serve,),
     "Make models": (train, distill, merge, quantize),
 }
