@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -382,12 +383,13 @@ def test_the_check_shows_decoded_canvases_and_trains_nothing(tmp_path: Path, cap
     assert main(["train", "--check", str(recipe)]) == 0
     shown = capsys.readouterr().out
     assert "context  ...<bos>Say blue:" in shown
-    assert "[[ blue sky<eos>" in shown
+    padding, *_ = re.findall(r"\[\[ blue sky<eos> x (\d+)\]\]", shown)
+    assert "<eos><eos><eos><eos>" not in shown
     assert not (tmp_path / "out").exists()
     assert main(["train", "--check", "--json", str(recipe)]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert summary["sources"][0]["source"] == "pairs"
-    assert summary["samples"][0]["spans"][0][1] is True
+    assert summary["samples"][0]["spans"][0] == [" blue sky" + "<eos>" * int(padding), True]
     assert summary["adapted"] == []
     assert main(["train", "--check", "--resume", str(recipe)]) == 2
     data.write_text('{"prompt": 1, "completion": "x"}\n')

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -128,8 +129,19 @@ def _print_sample(sample: Sample) -> None:
     """Print a sample with the learned text in double brackets."""
     from redraft.cli.printable import printable
 
-    learned = "".join(f"[[{text}]]" if is_learned else text for text, is_learned in sample.spans)
+    spans = [(_shortened(text), learned) for text, learned in sample.spans]
+    target = "".join(f"[[{text}]]" if learned else text for text, learned in spans)
     print(f"\n--- {sample.source}, canvas at token {sample.start}, noise level {sample.level:.2f}")
     print(f"context  ...{printable(sample.context[-300:])}")
-    print(f"target   {printable(learned)}")
-    print(f"shown    {printable(sample.noisy)}")
+    print(f"target   {printable(target)}")
+    print(f"shown    {printable(_shortened(sample.noisy))}")
+
+
+def _shortened(text: str) -> str:
+    """The text with every run of one special token, such as the ends that fill up a canvas, as its length."""
+
+    def told(run: re.Match[str]) -> str:
+        after = " " if run.end() < len(text) else ""
+        return f"{run[1]} x {len(run[0]) // len(run[1])}{after}"
+
+    return re.sub(r"(<\|?\w+\|?>)\1{3,}", told, text)
