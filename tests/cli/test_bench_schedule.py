@@ -94,6 +94,12 @@ def test_the_command_simulates_measures_and_draws(cli: Cli, folder: Path, tmp_pa
     assert picture.stat().st_size > 10_000
 
 
+def test_what_was_not_measured_has_no_slots(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("redraft.bench.schedule.simulate_all", lambda **_: [])
+    outcome = cli("bench", "schedule", "--measured", 0, "--json")
+    assert (outcome.json["measured"], outcome.json["measured_slots"], outcome.json["slots"]) == ([], None, 8)
+
+
 def test_numbers_of_nothing_are_refused(cli: Cli) -> None:
     outcome = cli("bench", "schedule", "--simulated", 0)
     assert (outcome.code, outcome.err) == (2, "error: --simulated is 0; it must be at least 1.\n")

@@ -58,7 +58,7 @@ def schedule(
         "costs": {cost.name: {"ms_at_tokens": dict(cost.points), "source": cost.source} for cost in COSTS},
         "model": model,
         "slots": slots,
-        "measured_slots": measured_slots,
+        "measured_slots": measured_slots if answers else None,
         **({"device": processor()} if llm is None else device_facts(llm.model.device)),
         "versions": versions(),
         "command": command_line(),
