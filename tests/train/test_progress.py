@@ -28,15 +28,21 @@ def test_the_picture_tells_sources_from_noise_levels(tmp_path: Path, buckets: di
 def test_a_log_has_a_row_a_report_and_one_process_writes_it(recipe: Recipe, tmp_path: Path) -> None:
     settings = dataclasses.replace(recipe.run, out=str(tmp_path))
     RunLog(settings, ["loss"], 0, World(rank=1, size=2)).add(
-        1, tokens_per_second=1.0, learning_rate=1.0, losses={}, heldout={}
+        1, steps=1, tokens_per_second=1.0, learning_rate=1.0, losses={}, heldout={}
     )
     assert not list(tmp_path.iterdir())
     log = RunLog(settings, ["loss"], 0, World())
-    log.add(5, tokens_per_second=10.4, learning_rate=0.1, losses={"loss": 1 / 3}, heldout={})
-    log.add(10, tokens_per_second=10.6, learning_rate=0.2, losses={"loss": 0.25}, heldout={"loss": 0.5})
-    first = {"step": "5", "tokens_per_second": "10", "learning_rate": "0.1", "loss": "0.333333", "heldout_loss": ""}
-    second = {"step": "10", "tokens_per_second": "11", "learning_rate": "0.2", "loss": "0.25", "heldout_loss": "0.5"}
-    assert read_log(tmp_path / "log.csv") == [first, second]
+    log.add(5, steps=5, tokens_per_second=10.4, learning_rate=0.1, losses={"loss": 1 / 3}, heldout={})
+    log.add(10, steps=5, tokens_per_second=10.6, learning_rate=0.2, losses={"loss": 0.25}, heldout={"loss": 0.5})
+    first, second = read_log(tmp_path / "log.csv")
+    assert first == {
+        "step": "5", "steps": "5", "tokens_per_second": "10", "learning_rate": "0.1", "loss": "0.333333",
+        "heldout_loss": "",
+    }  # fmt: skip
+    assert second == {
+        "step": "10", "steps": "5", "tokens_per_second": "11", "learning_rate": "0.2", "loss": "0.25",
+        "heldout_loss": "0.5",
+    }  # fmt: skip
     with (tmp_path / "log.csv").open("ab") as file:
         file.write(b"\xff\0\n")  # what a machine that lost its power may leave
     RunLog(settings, ["loss"], 5, World())  # goes on behind step 5
@@ -139,7 +145,8 @@ def test_tensorboard_drops_what_a_resumed_run_does_again(recipe: Recipe, tmp_pat
     for number, (done, steps) in enumerate([(0, (10, 20, 30)), (20, (30,))]):
         log = RunLog(settings, ["loss"], done, World())
         for step in steps:
-            log.add(step, tokens_per_second=1.0, learning_rate=1.0, losses={"loss": float(number)}, heldout={})
+            losses = {"loss": float(number)}
+            log.add(step, steps=10, tokens_per_second=1.0, learning_rate=1.0, losses=losses, heldout={})
     events = EventAccumulator(str(tmp_path / "board"))
     events.Reload()
     assert [(event.step, event.value) for event in events.Scalars("loss")] == [(10, 0.0), (20, 0.0), (30, 1.0)]

@@ -49,6 +49,8 @@ def test_an_interrupted_run_goes_on_exactly(recipe: Recipe, tmp_path: Path) -> N
     part.save()
     rest = run(part.recipe, resume=True)
     assert first + rest == whole
+    rows = read_log(tmp_path / "part" / "log.csv")
+    assert [(row["step"], row["steps"]) for row in rows] == [("10", "3"), ("15", "5"), ("20", "5")]
     a, b = (load_checkpoint(tmp_path / name)["weights"] for name in ("run", "part"))
     for kind in ("masters", "average"):
         assert all(torch.equal(a[kind][name], b[kind][name]) for name in a[kind])

@@ -53,16 +53,16 @@ class Pace:
     """Seconds per step from one report to the next, not counting side work: reports, curves, checkpoints."""
 
     def __init__(self, step: int) -> None:
-        """Start measuring now, with step `step` completed."""
+        """Start measuring now, with step `step` completed; `self.step` is the one at which the present lap began."""
         self._laps: list[float] = []
         self._asides: dict[str, list[float]] = {}
-        self._step, self._since = step, time.perf_counter()
+        self.step, self._since = step, time.perf_counter()
 
     def lap(self, step: int) -> float:
         """Seconds per step of the lap that ends now, with the later step `step` completed; the next lap begins."""
         now = time.perf_counter()
-        self._laps.append((now - self._since) / (step - self._step))
-        self._step, self._since = step, now
+        self._laps.append((now - self._since) / (step - self.step))
+        self.step, self._since = step, now
         return self._laps[-1]
 
     @contextmanager

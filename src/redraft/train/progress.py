@@ -141,17 +141,19 @@ class RunLog:
         if not world.is_main:
             return
         heldout = [f"heldout_{name}" for name in names if name != NORM]  # evaluations have no gradients
-        columns = ["step", "tokens_per_second", "learning_rate", *names, *heldout]
+        columns = ["step", "steps", "tokens_per_second", "learning_rate", *names, *heldout]
         self._logs.append(CsvLog(Path(run.out) / LOG, columns, done))
         if run.tensorboard:
             self._logs.append(TensorBoardLog(Path(run.out) / BOARD, done))
 
     def add(
-        self, step: int, *, tokens_per_second: float, learning_rate: float, losses: Mapping[str, float],
+        self, step: int, *, steps: int, tokens_per_second: float, learning_rate: float, losses: Mapping[str, float],
         heldout: Mapping[str, float],
     ) -> None:  # fmt: skip
-        """Write the row of step `step`; `heldout` is empty unless an evaluation was due."""
-        row: dict[str, object] = {"step": step, "tokens_per_second": round(tokens_per_second)}
+        """Write the row of step `step`, whose losses are means over the last `steps` steps: as many as since the row
+        before, or since the checkpoint at which a killed run was resumed. `heldout` is empty unless an evaluation was
+        due."""
+        row: dict[str, object] = {"step": step, "steps": steps, "tokens_per_second": round(tokens_per_second)}
         row["learning_rate"] = learning_rate
         row |= {name: f"{value:.6g}" for name, value in losses.items()}
         row |= {f"heldout_{name}": f"{value:.6g}" for name, value in heldout.items()}

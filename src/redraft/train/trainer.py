@@ -264,7 +264,7 @@ class Trainer:
         """Settle the losses, fit the steps, and report the state of the run."""
         settings = self.run_settings
         self.losses.settle()
-        seconds = self.pace.lap(self.step)
+        steps, seconds = self.step - self.pace.step, self.pace.lap(self.step)
         if self.pace.is_steady:
             self._set_total_steps(self.limits.fitted_steps(self.step, self.total_steps, self.pace.expected))
         heldout: dict[str, float] = {}
@@ -275,7 +275,9 @@ class Trainer:
             losses, speed = self.meters.report(self.world), self._tokens_per_step / seconds
             rate = learning_rate(self.masters.settings, self.step - 1)
             with self._writing_log():
-                self.log.add(self.step, tokens_per_second=speed, learning_rate=rate, losses=losses, heldout=heldout)
+                self.log.add(
+                    self.step, steps=steps, tokens_per_second=speed, learning_rate=rate, losses=losses, heldout=heldout
+                )
             share = share_of_peak(self.recipe, seconds, self.device)
             self.reporter.update(self.step, losses, speed, steps=self.total_steps, peak=share)
 
