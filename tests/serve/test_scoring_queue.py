@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import redraft
 from redraft.diffusion.causal import TokenScore
 from redraft.errors import EngineError
 from redraft.scoring import TOKENS_AT_ONCE, Pair
@@ -93,6 +94,21 @@ def test_a_batch_has_so_many_tokens_and_one_model_and_one_top(monkeypatch: pytes
         engine.go_on(100)
         await asyncio.gather(*tasks)
         assert engine.batches == [[most - 20, 20], [21], [3 * most], [6, 8], [7]]
+
+    asyncio.run(body())
+
+
+def test_fp8_on_a_cpu_is_scored_one_request_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There a row's bits follow the number of rows."""
+    model = redraft.load("tiny", device="cpu", quantization="fp8").model
+
+    async def body() -> None:
+        engine = Engine(monkeypatch)
+        tasks = begin(ScoringQueue(engine.run), prompts(4, model=model), prompts(5, 6, model=model))
+        engine.go_on(2)
+        check(await tasks[0], 4)
+        check(await tasks[1], 5, 6)
+        assert engine.batches == [[4], [5, 6]]
 
     asyncio.run(body())
 
