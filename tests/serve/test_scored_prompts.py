@@ -226,6 +226,8 @@ def test_many_at_a_time_share_passes_and_get_what_each_gets_alone(llm: LLM, monk
         until(lambda: len(arrived) == len(bodies))
         engine.open.set()
         together = [future.result() for future in waiting]
-        # Of the first request by itself and of all others: the tokens that prompts begin with, then the rest of them.
-        assert passes == [2, 2, 2, 22]
+        # Of the first to come and of all others: the two tokens that prompts begin with, then the rest of each prompt.
+        assert len(passes) <= 4
+        assert set(passes[::2]) == {2}
+        assert sum(passes[1::2]) == 2 * len(bodies)
         assert together == [ask(body) for body in bodies]
