@@ -38,6 +38,22 @@ def test_answers_do_not_depend_on_company_and_choices_hold(quantization: str | N
     assert chosen.text in ("Paris", "a bicycle")
 
 
+@pytest.mark.parametrize("quantization", [None, "fp8", "int4"])
+def test_scores_do_not_depend_on_company(quantization: str | None) -> None:
+    llm = redraft.load("tiny", device="cuda", quantization=quantization)
+    texts = [
+        "def add(a, b):\n    return a + b\n",
+        "no",
+        "The chair costs 49 euros. " * 9,
+        "Rivers.",
+        "import os\n" * 40,
+    ]
+    prompts = ["Write.", QUESTION, None, "Spam?", None]
+    together = llm.score_batch(texts, prompts)
+    for text, prompt, score in zip(texts, prompts, together, strict=True):
+        assert llm.score(text, prompt).logprobs == score.logprobs
+
+
 def test_what_is_rehearsed_compiles_nothing_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither a first canvas with a limit, nor one whose constraint was rehearsed, nor what `LLM.rehearse` covers."""
     llm, asked = redraft.load("tiny", device="cuda", quantization="fp8"), dict(max_tokens=64, steps=3, seed=3)

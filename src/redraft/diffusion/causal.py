@@ -76,9 +76,9 @@ def _score_chunk(
 def _logprobs(model: Model, before: Tensor, tokens: Tensor, top: int) -> tuple[Tensor, Tensor, Tensor]:
     """log p [N] of tokens [N] after hidden states [N,D]; log p of the `top` most likely ones and their ids [N,top]."""
     count = len(before)
-    if model.device.type != "cpu":  # where a row's product may round by how many there are, so always as many
+    if model.device.type != "cpu":  # where a row's product and its sum may round by how many rows there are
         before = F.pad(before, (0, 0, 0, rows_at_once(model) - count))
-    logits = model.logits(before)[:count]  # [N,V]
-    total = logits.logsumexp(-1)
+    logits = model.logits(before)  # [N,V] and perhaps rows of padding
+    logits, total = logits[:count], logits.logsumexp(-1)[:count]
     best, ids = logits.topk(top)
     return logits.gather(1, tokens[:, None])[:, 0] - total, best - total[:, None], ids
