@@ -193,7 +193,7 @@ def test_a_gpu_holds_its_part_of_every_matrix(gpus: int, quantization: str | Non
 
     for shard in model.packed.shards:
         assert [sizes(layer) * gpus for layer in shard.layers] == [sizes(layer) for layer in whole.packed.layers]
-    assert {len(shard.experts) for shard in model.packed.shards} == {8 // gpus}
+    assert {len(shard.held_experts) for shard in model.packed.shards} == {8 // gpus}
 
 
 @torch.inference_mode()

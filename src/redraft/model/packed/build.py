@@ -64,7 +64,7 @@ def pack(
     shards = [
         Shard(
             config=packer.config,
-            experts=shard_experts(config, number, len(packers)),
+            held_experts=shard_experts(config, number, len(packers)),
             layers=tuple(held),
             frequencies=packer.frequencies(),
             vocabulary=vocabulary.on(packer.device),

@@ -73,14 +73,14 @@ class Shard:
     """What one GPU holds: all layers, or its shard of them, see `tensor_parallel.py`, and the whole vocabulary.
 
     config       of a model with the heads and the inner width of this shard, and with all experts
-    experts      those that the shard holds
+    held_experts those that the shard holds
     frequencies  fp32 [H/2] per layer kind
     vocabulary   also the head
     embedding_scale  [1], rounded to the working dtype, as in the reference
     """
 
     config: ModelConfig
-    experts: range
+    held_experts: range
     layers: tuple[PackedLayer, ...]
     frequencies: dict[LayerType, Tensor]
     vocabulary: Vocabulary
