@@ -14,6 +14,7 @@ import pytest
 from asking import CANVAS, SETTINGS, Make, add, ask, run, untimed
 
 from redraft.engine import iterators
+from redraft.engine.answer import Answer
 from redraft.engine.engine import Engine
 from redraft.engine.request import Event, Finished, Request
 from redraft.errors import EngineError, SettingError
@@ -349,3 +350,22 @@ def test_ctrl_c_at_the_lock_leaves_it_to_other_threads(make: Make, monkeypatch: 
         list(events)
     with ThreadPoolExecutor(1) as pool:
         assert isinstance(pool.submit(lambda: list(engine.answer([ask(2)]))[-1]).result(timeout=20), Finished)
+
+
+def test_ctrl_c_while_requests_are_opened_leaves_none_of_them_open(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread may wait long there for another one's forward; nobody else would ever end what it opens then."""
+    engine, opened = make(), list[Answer]()
+    open_one = engine.open
+
+    def pressed(answer: Answer) -> None:
+        open_one(answer)
+        opened.append(answer)
+        signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(engine, "open", pressed)
+        with pytest.raises(KeyboardInterrupt):
+            next(engine.answer([ask(1)]))
+    assert opened
+    assert not engine.busy
+    assert untimed(up_to_its_end(engine.answer([ask(1)]))) == expected(make, ask(1))

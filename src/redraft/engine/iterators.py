@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
@@ -24,8 +24,8 @@ _log = logging.getLogger(__name__)
 class _Inbox:
     """What one iterator has yet to return: events of its requests, of which those in `open` have not ended."""
 
-    def __init__(self, request_ids: Iterable[int]) -> None:
-        self.open = dict.fromkeys(request_ids)
+    def __init__(self) -> None:
+        self.open: dict[int, None] = {}
         self.events: deque[Event | Failed] = deque()
 
     def put(self, event: Event | Failed) -> None:
@@ -60,7 +60,7 @@ class Iterators:
         """See `Engine.answer`."""
         if len({request.request_id for request in requests}) < len(requests):
             raise SettingError("Two requests have the same request_id.")
-        inbox = _Inbox(request.request_id for request in requests)
+        inbox = _Inbox()
         with self._alone():
             answers = [engine.new_answer(request, inbox.put, engine.now()) for request in requests]
         for request in requests:
@@ -69,12 +69,13 @@ class Iterators:
 
     def _events(self, engine: Engine, answers: list[Answer], inbox: _Inbox) -> Iterator[Event]:
         rest = deque(answers)
-        with self._alone():
-            for request_id in inbox.open:
-                engine.check_id(request_id)
-            for answer in answers:
-                engine.open(answer)
         try:
+            with self._alone():
+                for answer in answers:
+                    engine.check_id(answer.request.request_id)
+                for answer in answers:
+                    inbox.open[answer.request.request_id] = None
+                    engine.open(answer)
             while inbox.open or inbox.events:
                 with self._alone() as at_once:
                     self._feed(engine, rest, inbox, at_once)
