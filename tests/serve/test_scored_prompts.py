@@ -200,6 +200,18 @@ class _Held(ScriptedEngine):
         return await super().run(function)
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prompt_that_is_scored_takes_no_longer_than_the_request_may(llm: LLM, stream: bool) -> None:
+    """Its answer is soon there, but the prompt's numbers come before it."""
+    engine = _Held(llm)
+    body = {"model": "scripted", "prompt": "a", "max_tokens": 2, "echo": True, "logprobs": 1, "timeout": 0.25}
+    with scripted_server(llm, engine) as url:
+        answer = httpx.post(f"{url}/v1/completions", json=body | {"stream": stream}, timeout=20)
+        engine.open.set()
+    assert answer.status_code == (200 if stream else 408)
+    assert "The answer was not finished within 0.25 seconds." in answer.text
+
+
 def test_many_at_a_time_share_passes_and_get_what_each_gets_alone(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     """To the last bit: whole bodies are compared."""
     asked: dict[str, Any] = {"model": "scripted", "max_tokens": 1, "echo": True, "logprobs": 3}

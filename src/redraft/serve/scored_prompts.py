@@ -63,7 +63,7 @@ async def score_prompts(service: Service, body: CompletionRequest, size: int) ->
         pairs = [(EncodedPrompt(ids[:cut]), ids[cut:] + (0,) * one_more) for ids, cut in cuts]
         return Prompts(model=model, pairs=pairs, top=max(body.logprobs or 0, 1))
 
-    scores = await service.score(read, size=size)
+    scores = await service.score(read, body.timeout, size=size)
     asked = zip(body.prompts(), (prompt.ids for prompt in prompts), scores, strict=True)
     listed = partial(_with_next, planner.llm) if one_more else partial(_scored, planner.llm.tokenizer)
     # Lists of many tokens and what they could have been take a while to make.

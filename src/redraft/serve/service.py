@@ -198,16 +198,16 @@ class Service:
 
         return await _within(self.settings.timeout, checked())
 
-    async def score(self, prompts: Callable[[], Prompts], *, size: int) -> Scores:
+    async def score(self, prompts: Callable[[], Prompts], timeout: float | None, *, size: int) -> Scores:
         """Read the prompts of a request of `size` bytes, then score them together with those of other requests.
 
-        Raises a `Fault` if this takes longer than a request may.
+        Raises a `Fault` if this takes longer than the request's `timeout`, or than any may.
         """
 
         async def scored() -> Scores:
             return await self._scoring.score(await self.read(prompts, size))
 
-        return await _within(self.settings.timeout, scored())
+        return await _within(self.settings.limit(timeout), scored())
 
     async def read(self, function: Callable[[], T], size: int) -> T:
         """Call `function`, which reads a request of `size` bytes, in a thread; raises as `until_shutdown` does."""
