@@ -12,6 +12,7 @@ import openai
 import pytest
 import torch
 from serving import CONTEXT, ScriptedEngine, scripted_server, server_process, until
+from test_two_sided import SLOW
 
 from redraft.llm import LLM
 from redraft.serve.scoring_queue import Prompts, Scores, ScoringQueue
@@ -210,6 +211,19 @@ def test_a_prompt_that_is_scored_takes_no_longer_than_the_request_may(llm: LLM, 
         engine.open.set()
     assert answer.status_code == (200 if stream else 408)
     assert "The answer was not finished within 0.25 seconds." in answer.text
+
+
+def test_a_stream_whose_prompt_is_not_scored_when_the_grace_ends_is_told_so(folder: Path) -> None:
+    body = {"model": "random", "prompt": "a", "max_tokens": 2, "echo": True, "logprobs": 1, "stream": True}
+    with server_process(folder, "--name", "random", "--grace", "0.5") as server, ThreadPoolExecutor(1) as pool:
+        with httpx.stream("POST", f"{server.url}/v1/fill", json=SLOW | {"stream": True}, timeout=60) as filling:
+            lines = filling.iter_lines()  # which would end with this if nobody held it
+            next(lines)  # the filling has begun, and the prompt waits for its turn
+            with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60) as answer:
+                stopped = pool.submit(server.stop, seconds=30)
+                told = answer.read().decode()
+        assert stopped.result() == 0
+    assert '"code":"shutting_down"' in told
 
 
 def test_many_at_a_time_share_passes_and_get_what_each_gets_alone(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:

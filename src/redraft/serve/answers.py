@@ -29,12 +29,12 @@ class Answers:
         streams: Sequence[AsyncGenerator[Event, None]],
         *,
         observe: Callable[[Finished | EngineError], None] = lambda ended: None,
-        note: Callable[[Fault], None] = lambda fault: None,
+        fault: Callable[[str, Exception], Fault] = client_fault,
     ) -> None:
-        """`observe` is called when an answer ends by itself, or with the error that stopped it; `note` with the error
-        at the end of a stream that has failed."""
-        self.plan = plan
-        self._streams, self._observe, self._note = list(streams), observe, note
+        """`observe` is called when an answer ends by itself, or with the error that stopped it; `fault` with the
+        request's id and the error at the end of its stream, and returns what the client is told."""
+        self.plan, self.fault = plan, fault
+        self._streams, self._observe = list(streams), observe
         self._pumps: list[asyncio.Task[None]] = []
 
     async def events(self) -> AsyncIterator[tuple[int, Event]]:
@@ -57,12 +57,6 @@ class Answers:
         except EngineError as error:
             self._observe(error)
             raise
-
-    def fault(self, request_id: str, error: Exception) -> Fault:
-        """Return what the client of a stream is told about an error, and note it: the status was sent long before."""
-        fault = client_fault(request_id, error)
-        self._note(fault)
-        return fault
 
     async def _merged(self) -> AsyncIterator[tuple[int, Event]]:
         if len(self._streams) == 1:

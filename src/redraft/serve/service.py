@@ -22,6 +22,7 @@ from redraft.llm import LLM
 from redraft.serve.answers import Answers
 from redraft.serve.faults import Fault, busy, loading, stopping, timed_out
 from redraft.serve.http import until_disconnect
+from redraft.serve.logs import client_fault
 from redraft.serve.metrics import Metrics
 from redraft.serve.planning import AnswerPlan, Planner
 from redraft.serve.scoring_queue import Prompts, Scores, ScoringQueue
@@ -184,7 +185,7 @@ class Service:
                     facts.setdefault("texts", []).append(ended.text)
 
         streams = await self.engine.submit([replace(request, timeout=left) for request in plan.requests])
-        return Answers(plan, streams, observe=observe, note=functools.partial(self.note, facts))
+        return Answers(plan, streams, observe=observe, fault=functools.partial(self.stream_fault, facts))
 
     async def work(self, check: Callable[[], object], function: Callable[[], T], *, size: int) -> T:
         """Check a request of `size` bytes, then call `function`, which runs forward passes, in the model's thread.
@@ -231,10 +232,13 @@ class Service:
         """The error, or that the server is stopping: an engine that was closed on purpose has not failed."""
         return stopping() if isinstance(error, EngineError) and self.phase == "stopping" else error
 
-    def note(self, facts: dict[str, Any], fault: Fault) -> None:
-        """Count the error at the end of a stream that has failed, and name it in the facts of the log line."""
+    def stream_fault(self, facts: dict[str, Any], request_id: str, error: Exception) -> Fault:
+        """What the client of a stream that has failed is told. As its status was sent long before, the error is counted
+        here, and named in the facts of the log line."""
+        fault = client_fault(request_id, self.explained(error))
         self.count_refusal(fault)
         facts["error"] = fault.reason
+        return fault
 
     def count_refusal(self, fault: Fault) -> None:
         """Count a refused request."""

@@ -16,10 +16,8 @@ from redraft.editing.following import NextEdit
 from redraft.errors import about
 from redraft.filling.api import DEFAULT_STEPS as FILL_STEPS
 from redraft.filling.api import fill_settings
-from redraft.serve.faults import Fault
 from redraft.serve.http import EventStream, Json, until_disconnect
 from redraft.serve.json_route import JsonRoute
-from redraft.serve.logs import client_fault
 from redraft.serve.planning import Planner, rename_fields
 from redraft.serve.service import request_cost, service_of
 from redraft.serve.shapes.two_sided import Constrained, DecisionRequest, EditRequest, FillRequest, NextEditRequest
@@ -113,11 +111,7 @@ async def _stream(
     def begin(report: Report) -> Coroutine[Any, Any, dict[str, Any]]:
         return _done(request, body, check, functools.partial(work, **watching(report, steps)))
 
-    def fault(error: Exception) -> Fault:
-        fault = client_fault(context.id, service.explained(error))
-        service.note(context.facts, fault)
-        return fault
-
+    fault = functools.partial(service.stream_fault, context.facts, context.id)
     drafting = Drafting(begin)
     try:
         await until_disconnect(request, drafting.begun())
