@@ -159,6 +159,28 @@ class TestFailure:
         driven(engine, body)
         assert engine.stats().running == engine.stats().full_pages_used == 0
 
+    def test_one_who_leaves_and_cannot_be_cleaned_up_is_logged(
+        self, make: Make, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Nobody waits for a cancellation, so nobody else would hear of it."""
+        engine = make()
+
+        class Unclean(Broken):
+            def release(self, slot: int) -> bool:
+                self.runner.release(slot)  # type: ignore[attr-defined]
+                raise RuntimeError("unclean")
+
+        engine.runner = Unclean(engine.runner, 0)  # type: ignore[assignment]
+
+        async def body(front: AsyncEngine) -> None:
+            stream = front.stream(ask(1))
+            await anext(stream)
+            await stream.aclose()
+            assert (await settled(front)).counters.ended == {"cancelled": 1}
+
+        driven(engine, body)
+        assert "a cancelled request could not be cleaned up: unclean" in caplog.text
+
     def test_an_answer_that_cannot_go_on_ends_alone(self, make: Make) -> None:
         async def body(front: AsyncEngine) -> None:
             whole, broken = await front.submit([ask(1), ask(2, constraint=Unkept())])

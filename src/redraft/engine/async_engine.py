@@ -160,7 +160,7 @@ class AsyncEngine:
 
     def cancel(self, request_id: int) -> None:
         """End a request before the next forward. Never waits; unknown and ended ids are ignored."""
-        self._post(_Call(lambda: self._engine.cancel(request_id)), self._inbox)
+        self._post(_Call(lambda: self._cancel(request_id)), self._inbox)
 
     @property
     def healthy(self) -> bool:
@@ -210,6 +210,13 @@ class AsyncEngine:
         except Exception:
             self._engine.withdraw(added)
             raise
+
+    def _cancel(self, request_id: int) -> None:
+        """Called on the model's thread, where nobody waits for what comes of it."""
+        try:
+            self._engine.cancel(request_id)
+        except Exception as error:
+            _log.exception("a cancelled request could not be cleaned up: %s", error)
 
     async def _called(self, function: Callable[[], T], queue: deque[_Call]) -> T:
         if self._draining and not self._stopped:
