@@ -422,11 +422,11 @@ class TestPrefixes:
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_runner_is_told_all_changes_of_pages(seed: int) -> None:
-    """Pages given back and pages adopted included; and of nothing else."""
+    """Pages given back and pages adopted included, also of who has no turn; and of nothing else."""
     known: dict[Job, tuple[list[int], list[int]]] = {}
 
     def watch(scheduler: Scheduler, plan: ForwardPlan) -> None:
-        for job in (turn.job for turn in plan.turns):
+        for job in scheduler.running.values():
             pages = job.table.full, job.table.sliding
             assert (known.get(job) != pages) is (job in plan.moved)
             known[job] = list(pages[0]), list(pages[1])

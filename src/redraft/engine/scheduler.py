@@ -58,7 +58,7 @@ class Job:
     step: int = 0
     served: int = 0
     moved: bool = True
-    """Whether its page table has changed since the runner last ran it."""
+    """Whether its page table has changed since the runner was last told."""
 
     @property
     def start(self) -> int:
@@ -113,7 +113,7 @@ class JobTurn:
 
 @dataclass(frozen=True, slots=True)
 class ForwardPlan:
-    """Who runs in one forward. `moved` are its jobs whose page tables have changed since their last turn."""
+    """Who runs in one forward, and who holds other pages than before, so that the runner knows who holds any page."""
 
     turns: tuple[JobTurn, ...]
     moved: tuple[Job, ...]
@@ -249,6 +249,8 @@ class Scheduler:
         """
         self._planned = None
         self._forwards += 1
+        for job in plan.moved:
+            job.moved = False
         for turn in plan.turns:
             job, (first, stop) = turn.job, turn.encode
             if stop <= job.prompt_length:
@@ -283,7 +285,7 @@ class Scheduler:
                 self._take_pages(job, turn, room)
                 turns.append(turn)
         assert turns or not ready, "nobody could be served"
-        return ForwardPlan(tuple(turns), tuple(turn.job for turn in turns if turn.job.moved))
+        return ForwardPlan(tuple(turns), tuple(job for job in self.running.values() if job.moved))
 
     def _adopt(self, job: Job) -> None:
         """Skip prompt pages that others have written since the job was admitted."""

@@ -141,9 +141,10 @@ class Runner(Protocol):
     def assign(self, slot: int, full: Sequence[int], sliding: Sequence[int]) -> None:
         """From now on the request in `slot` has these pages: entry i of each list holds positions i*256 .. (i+1)*256.
 
-        Called before the forward that needs a change, always with the whole lists. They cover every position of the
-        next forward, including the canvas. In `sliding`, -1 stands for pages that no window reaches any more and that
-        have been given back. Several slots may share pages with the same tokens; shared pages are never written.
+        Called before the next forward for every slot whose pages have changed, whether it runs in it or not, always
+        with the whole lists. They cover every position of its segments there, including the canvas. In `sliding`, -1
+        stands for pages that no window reaches any more and that have been given back. Several slots may share pages
+        with the same tokens; shared pages are never written.
         """
         ...
 
