@@ -357,6 +357,19 @@ def test_pages_that_others_share_are_cleaned_by_the_last_one(packed: PackedTrans
     assert not broken()
 
 
+def test_who_has_taken_over_a_page_and_not_run_since_cleans_it(packed: PackedTransformer) -> None:
+    runner = new_runner(packed)
+    runner.assign(0, (0, 3), (0, 3))
+    runner.run([Encode(slot=0, start=0, token_ids=ids(0, 256))])
+    runner.assign(1, (0,), (0,))
+    values = runner.shared.pages.stored[0].values[0]
+    values[0, 7] = np.nan
+    runner.release(0)
+    assert not values[0].isfinite().all()
+    assert not runner.release(1)
+    assert values[0].isfinite().all()
+
+
 def test_a_page_is_clean_for_who_gets_it_while_nothing_is_known_of_who_gave_it_back(packed: PackedTransformer) -> None:
     """As a long prompt does with pages that no window reaches any more; those that are shared stay as they are."""
     runner = new_runner(packed)

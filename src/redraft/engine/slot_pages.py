@@ -3,7 +3,8 @@
 Kernels read whole tiles, also past a request's last token, so no page may hold numbers that are not finite when the
 next request gets it. A slot is in doubt from the start of a forward until one has given finite numbers for it. When a
 doubtful slot is released, the pages that it alone has held are cleaned: at once, or before the next forward if that
-fails. A page that it gave back before is cleaned when another slot first writes to it.
+fails. Slots that share others with it are in doubt from then on, whether they have run or not. A page that it gave back
+before is cleaned when another slot first writes to it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ class SlotPages:
         self._given_back: set[int] = set()
         """Sliding pages that a slot gave back before it was released in doubt; another holds them by now."""
         self._doubtful: set[int] = set()
-        """Slots whose last forward gave numbers that are not finite, or no numbers at all."""
+        """Slots whose last forward gave numbers that are not finite, or no numbers at all, and those that share pages
+        with one that was released as such."""
 
     @property
     def width(self) -> int:
@@ -55,7 +57,7 @@ class SlotPages:
         """See `engine.work.Runner`."""
         for kind, pages in zip(_KINDS, (full, sliding), strict=True):
             self._held[kind][slot] = tuple(pages)
-            self._touched[kind][slot].update(pages)
+            self._touched[kind][slot].update(page for page in pages if page >= 0)
             self.tables[kind][slot, : len(pages)] = pages
             self.tables[kind][slot, len(pages) :] = 0
 
@@ -67,6 +69,7 @@ class SlotPages:
                 unclean |= self._only_in(slot, kind)
             given_back = self._touched[SLIDING][slot].difference(self._held[SLIDING][slot])
             self._given_back |= given_back - self._unclean[SLIDING]
+            self._doubtful |= self._sharing(slot)
         self._doubtful.discard(slot)
         self.assign(slot, (), ())
         for touched in self._touched.values():
@@ -117,4 +120,13 @@ class SlotPages:
     def _only_in(self, slot: int, kind: LayerType) -> set[int]:
         """The pages that only this slot has held. Shared ones are left alone, so that others notice what is wrong."""
         others = {page for other, pages in enumerate(self._held[kind]) if other != slot for page in pages}
-        return {page for page in self._touched[kind][slot] - others if page >= 0}
+        return self._touched[kind][slot] - others
+
+    def _sharing(self, slot: int) -> set[int]:
+        """Other slots that hold a page which this one has held: the last one cleans it, unless it has proved finite."""
+        return {
+            other
+            for kind in _KINDS
+            for other, pages in enumerate(self._held[kind])
+            if other != slot and not self._touched[kind][slot].isdisjoint(pages)
+        }
