@@ -145,4 +145,5 @@ class Failed:
 Event = DenoiseStep | Commit | Finished
 
 OnEvent = Callable[[Event | Failed], None]
-"""Called with every event of a request, in order, by the thread that runs the engine."""
+"""Called with every event of a request, in order, by the thread that runs the engine. It must not call the engine,
+which goes on with its step behind it."""
