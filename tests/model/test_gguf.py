@@ -8,6 +8,7 @@ import json
 import struct
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from redraft.model.files import GGUF_LINK, fingerprint
 from redraft.model.folders import read_config, resolve_folder
 from redraft.model.gguf.container import read_gguf
 from redraft.model.gguf.decoding import stored_as
+from redraft.model.gguf.folder import _described as describe
 from redraft.model.gguf.names import to_hugging_face
 from redraft.model.inference import load_packed
 from redraft.model.initialise import initialise
@@ -38,6 +40,9 @@ from redraft.model.transformer import Transformer
 from redraft.model.weight_settings import WeightSettings
 from redraft.model.weights import load_model, save_model
 from redraft.text.tokenizer import Tokenizer
+from redraft.train import train
+from redraft.train.checkpoint import load_checkpoint
+from redraft.train.recipe import recipe_from_dict
 
 WORDS = [byte_fallback().token(id) for id in range(byte_fallback().vocab_size)]
 MERGES = ("\u2581 \u2581", "\u2581 b")
@@ -371,6 +376,24 @@ def test_a_folder_of_such_files_says_to_name_one(folder: Path, tmp_path: Path) -
     (tmp_path / "config.json").write_text((folder / "config.json").read_text())
     with pytest.raises(CheckpointError, match=r"has no weights: .*of GGUF files, fetch and name one\)\.$"):
         load_model(tmp_path)
+
+
+def test_a_run_over_a_file_is_resumed_as_the_same(folder: Path, tmp_path: Path, capsys) -> None:
+    """Another process describes the file in another folder."""
+    written(folder, tmp_path / "model.gguf")
+    raw = tomllib.loads(Path("recipes/nano.toml").read_text())
+    del raw["model"]
+    raw["data"] |= {"rows": 1}
+    raw["optimizer"] |= {"steps": 1, "warmup": 0}
+    raw["run"] |= {"init": str(tmp_path / "model.gguf"), "out": str(tmp_path / "run")}
+    train(recipe_from_dict("test", raw), device="cpu")
+    describe.cache_clear()
+    train(recipe_from_dict("test", raw), resume=True, device="cpu")
+    shown = capsys.readouterr().err
+    assert "The run is already finished" in shown
+    assert "Different" not in shown
+    tokenizer = load_checkpoint(tmp_path / "run")["settings"]["data"]["tokenizer"]
+    assert tokenizer == str(tmp_path / "model.gguf")
 
 
 def test_the_description_is_removed_when_the_process_ends(folder: Path, tmp_path: Path) -> None:

@@ -177,6 +177,12 @@ def shards(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
+def described(folder: Path) -> Path:
+    """The GGUF file that a temporary folder describes, whose own name is new in every process; any other as it is."""
+    link = folder / GGUF_LINK
+    return link.readlink() if link.is_symlink() else folder
+
+
 def all_here(folder: Path) -> bool:
     """Whether all weight files of the folder are there. Raises `CheckpointError` for an index that cannot be read."""
     if (folder / SINGLE_FILE).is_file() or (folder / GGUF_LINK).is_symlink():

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from redraft.errors import CheckpointError, SettingError, why
-from redraft.model.files import fingerprint
+from redraft.model.files import described, fingerprint
 from redraft.model.folders import resolve_folder
 from redraft.train.checkpoint import FILE, load_checkpoint, save_checkpoint
 from redraft.train.distributed import World
@@ -57,6 +57,8 @@ class RunCheckpoint:
         self._folder = Path(recipe.run.out)
         self._identity = {"seed": recipe.run.seed, "model": _shape(recipe)}
         self._settings = {table: dataclasses.asdict(getattr(recipe, table)) for table in _RESUMED}
+        if recipe.data.tokenizer:
+            self._settings["data"]["tokenizer"] = str(described(Path(recipe.data.tokenizer)))
 
     def begin(self) -> None:
         """Create the folder of a new run. Raises `SettingError` if it already contains a run or cannot be created."""
