@@ -87,8 +87,10 @@ def score_texts(
     llm: ScoringLLM, texts: Iterable[Text], prompts: Iterable[Any] | None, *, raw: bool, top: int
 ) -> list[Score]:
     """The scores of several texts, each after its own prompt; see `LLM.score_batch`."""
-    if isinstance(texts, str | bytes | Mapping) or not isinstance(texts, Iterable):
+    if _is_one(texts):
         raise PromptError("The texts must be a list of texts.", "texts")
+    if prompts is not None and _is_one(prompts):
+        raise PromptError("The prompts must be a list of prompts.", "prompts")
     top = plain(top)
     require_type("top", top, int)
     if not 0 <= top <= MAX_LOGPROBS:
@@ -110,6 +112,11 @@ def score_texts(
         _named(llm.tokenizer, text, len(prompt), tokens)
         for text, (prompt, _), tokens in zip(texts, pairs, scores, strict=True)
     ]
+
+
+def _is_one(given: object) -> bool:
+    """Whether this is not several: a text is no list of its characters."""
+    return isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable)
 
 
 def score_tokens(model: Model, pairs: Sequence[Pair], top: int = 0) -> list[list[TokenScore]]:

@@ -98,7 +98,7 @@ def test_a_setting_that_cannot_be_honoured_is_named(llm: LLM, settings: dict, se
         ("", "prompt is empty"),
         ([], "must be a non-empty"),
         (b"hi", "must be a non-empty"),
-        (["hi", "there"], "give it to generate_batch"),
+        (["hi", "there"], "generate_batch and score_batch take such"),
         ([5, 99_999], "99999"),
         ([-1], "-1"),
         (list(range(5, 190)), "must have at most 176"),

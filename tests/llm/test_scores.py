@@ -232,7 +232,7 @@ def test_damaged_weights_are_an_error(folder: Path) -> None:
         ([99_999], {}, PromptError, "99999"),
         ("\ud800", {}, PromptError, "UTF-8"),
         ("a", {"prompt": ""}, PromptError, "The prompt is empty"),
-        ("a", {"prompt": ["b"]}, PromptError, "A list of texts is several prompts"),
+        ("a", {"prompt": ["b"]}, PromptError, "generate_batch and score_batch take such"),
         ("a", {"raw": True}, PromptError, "raw=True needs a str"),
         ("a", {"raw": 1, "prompt": "b"}, SettingError, "raw is 1"),
         ("a", {"top": 21}, SettingError, "top is 21; it must be between 0 and 20"),
@@ -253,6 +253,8 @@ def test_bad_batches(llm: LLM) -> None:
     for texts in ("ab", b"ab", 3, {"a": "b"}):
         with pytest.raises(PromptError, match="The texts must be a list of texts"):
             llm.score_batch(texts)  # type: ignore[arg-type]
+        with pytest.raises(PromptError, match="The prompts must be a list of prompts"):
+            llm.score_batch(["a", "b"], texts)  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="There are 1 prompts for 2 texts"):
         llm.score_batch(["a", "b"], ["c"])
     with pytest.raises(PromptError, match=r"texts\[1\]: The text must be a non-empty"):

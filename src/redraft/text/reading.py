@@ -55,7 +55,7 @@ class PromptReader:
             sentence = "The prompt must be a non-empty str, list of messages or list of token ids."
             raise PromptError(sentence, "prompt")
         if all(isinstance(item, str) for item in prompt):
-            raise PromptError("A list of texts is several prompts; give it to generate_batch.", "prompt")
+            raise PromptError("A list of texts is several prompts; generate_batch and score_batch take such.", "prompt")
         if all(isinstance(item, Mapping) for item in prompt):
             return self._conversation(prompt, **chat)
         self.tokenizer.check_ids(prompt)
