@@ -168,6 +168,8 @@ def _together(model: Model, pairs: Sequence[Pair], top: int) -> list[list[TokenS
 def _read(llm: ScoringLLM, text: Text, prompt: Any, raw: bool) -> Pair:
     """The prompt and the text as token ids. Raises `PromptError`."""
     tokenizer, context = llm.tokenizer, llm.model.config.max_position_embeddings
+    if isinstance(text, str) and not text:
+        raise PromptError("The text is empty.", "text")
     if not isinstance(text, Sequence) or isinstance(text, bytes | bytearray) or not len(text):
         raise PromptError("The text must be a non-empty str or list of token ids.", "text")
     if isinstance(text, str):

@@ -25,6 +25,12 @@ def test_texts_from_standard_input_keep_their_white_space(cli: Cli, folder: Path
     assert piped.out != cli(*arguments, stdin=b"a time\n, a king\n").out
 
 
+def test_the_prompt_may_be_standard_input(cli: Cli, folder: Path) -> None:
+    piped = cli("score", "-", *TEXTS, "--model", folder, stdin=PROMPT.encode())
+    assert piped.code == 0
+    assert piped.out == cli("score", PROMPT, *TEXTS, "--model", folder).out
+
+
 def test_json_has_every_token(cli: Cli, folder: Path) -> None:
     outcome = cli("score", PROMPT, *TEXTS, "--model", folder, "--json")
     scores = redraft.load(folder).score_batch(TEXTS, [PROMPT] * 2)
@@ -47,10 +53,11 @@ def test_a_terminal_sees_every_token(cli: Cli, folder: Path, monkeypatch: pytest
     ("arguments", "words"),
     [
         (("a",), "Missing argument 'TEXT'"),
-        (("a", ""), "The text must be a non-empty str"),
+        (("a", ""), "The text is empty"),
         (("", "a"), "The prompt is empty"),
         (("a", "-"), "There is no text"),
-        (("a", "b", ""), "texts[1]: The text must be"),
+        (("a", "b", ""), "texts[1]: The text is empty"),
+        (("-", "-"), "Standard input can be the prompt or the texts, not both"),
     ],
 )
 def test_bad_input(cli: Cli, folder: Path, arguments: tuple[str, ...], words: str) -> None:

@@ -224,8 +224,8 @@ def test_damaged_weights_are_an_error(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "settings", "error", "sentence"),
     [
-        ("", {}, PromptError, "The text must be a non-empty str or list of token ids"),
-        ([], {}, PromptError, "non-empty"),
+        ("", {}, PromptError, "The text is empty"),
+        ([], {}, PromptError, "The text must be a non-empty str or list of token ids"),
         (None, {}, PromptError, "non-empty"),
         (b"a", {}, PromptError, "non-empty"),
         (["a"], {}, PromptError, "Token ids must be integers"),
@@ -257,5 +257,5 @@ def test_bad_batches(llm: LLM) -> None:
             llm.score_batch(["a", "b"], texts)  # type: ignore[arg-type]
     with pytest.raises(SettingError, match="There are 1 prompts for 2 texts"):
         llm.score_batch(["a", "b"], ["c"])
-    with pytest.raises(PromptError, match=r"texts\[1\]: The text must be a non-empty"):
+    with pytest.raises(PromptError, match=r"texts\[1\]: The text is empty"):
         llm.score_batch(["a", ""])

@@ -11,11 +11,11 @@ import typer
 from redraft.cli.answer import INTERRUPTED, follow
 from redraft.cli.constraints import ConstraintOptions
 from redraft.cli.images import ImageOptions, with_images
-from redraft.cli.options import ModelOptions, OutputOptions, SamplingOptions, Thinking, expand_groups, read_words
+from redraft.cli.options import ModelOptions, OutputOptions, SamplingOptions, Thinking, expand_groups, read_prompt
 from redraft.cli.output import facts, print_json
 from redraft.cli.stopping import EXIT_INTERRUPTED
 from redraft.cli.trace import open_trace
-from redraft.errors import InputError, check_utf8
+from redraft.errors import InputError
 
 
 @expand_groups
@@ -42,7 +42,7 @@ def generate(
     from redraft.cli.view import screen_for
     from redraft.outputs import check_file
 
-    text = _checked_prompt(prompt, raw=raw)
+    text = read_prompt(prompt, raw=raw)
     _check_chat(raw, {"--system": system, "--thinking": thinking, "--image": images.image})
     given = sampling.given(stop=output.stop, latency_budget_ms=output.latency_budget_ms)
     limits = constraints.given(prompt)
@@ -67,11 +67,3 @@ def _check_chat(raw: bool, options: Mapping[str, object]) -> None:
     for name, value in options.items():
         if raw and value:
             raise InputError(f"{name} needs the chat format, which --raw leaves out; use one of the two.")
-
-
-def _checked_prompt(prompt: str, *, raw: bool) -> str:
-    text = read_words("-", "The prompt") if prompt == "-" else prompt
-    if not text if raw else not text.strip():
-        raise InputError("The prompt is empty.")
-    check_utf8(text, "The prompt")
-    return text

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from redraft.errors import InputError, SettingError, why
+from redraft.errors import InputError, SettingError, check_utf8, why
 from redraft.outputs import check_file
 from redraft.settings import GenerationSettings, resolve_settings
 
@@ -274,6 +274,15 @@ def check_picture(path: Path | None) -> None:
     if find_spec("matplotlib") is None:
         raise SettingError("A picture needs matplotlib: pip install 'redraft[train]'.")
     check_file(path)
+
+
+def read_prompt(prompt: str, *, raw: bool) -> str:
+    """The prompt, which `-` reads from standard input. Raises `InputError` if it is empty or no Unicode."""
+    text = read_words("-", "The prompt") if prompt == "-" else prompt
+    if not text if raw else not text.strip():
+        raise InputError("The prompt is empty.")
+    check_utf8(text, "The prompt")
+    return text
 
 
 def read_words(source: str, what: str) -> str:

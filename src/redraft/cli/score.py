@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from redraft.cli.options import JsonFlag, ModelOptions, expand_groups, read_words
+from redraft.cli.options import JsonFlag, ModelOptions, expand_groups, read_prompt, read_words
 from redraft.cli.output import print_json
 from redraft.cli.printable import counted, printable
 from redraft.errors import InputError
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
 @expand_groups
 def score(
-    prompt: Annotated[str, typer.Argument(help="What comes before each text.", metavar="PROMPT")],
+    prompt: Annotated[
+        str, typer.Argument(help="What comes before each text; - reads it from standard input.", metavar="PROMPT")
+    ],
     texts: Annotated[
         list[str],
         typer.Argument(help="A text; - reads one per line.", metavar="TEXT", show_default=False),
@@ -33,11 +35,13 @@ def score(
     json: JsonFlag = False,
 ) -> None:
     """Score texts: the log-probability of each after the prompt, in nats, by one causal pass."""
-    given = [one for text in texts for one in _texts(text)]
+    if prompt == "-" and "-" in texts:
+        raise InputError("Standard input can be the prompt or the texts, not both; give one of them as it is.")
+    before, given = read_prompt(prompt, raw=raw), [one for text in texts for one in _texts(text)]
     if not given:
         raise InputError("There is no text; give one, or one per line.")
     llm = model.load()
-    scores = llm.score_batch(given, [prompt] * len(given), raw=raw)
+    scores = llm.score_batch(given, [before] * len(given), raw=raw)
     if not json:
         _show(scores)
     else:
