@@ -13,6 +13,8 @@ from redraft.serve.app import create_app
 from redraft.serve.service import Service
 from redraft.serve.settings import ServeSettings
 
+SCORED = {"model": "random", "echo": True, "logprobs": 1, "max_tokens": 0}
+
 
 @pytest.mark.parametrize(
     ("body", "status", "said"),
@@ -231,6 +233,11 @@ def test_structured_outputs_are_named_as_they_were_sent(
         ("/v1/drafts", CHAT | {"n": 2}, "n"),
         ("/v1/completions", {"model": "random", "prompt": ""}, "prompt"),
         ("/v1/completions", {"model": "random", "prompt": [10**9]}, "prompt"),
+        ("/v1/completions", {"model": "random", "prompt": ["a", ""]}, "prompt[1]"),
+        ("/v1/completions", {"model": "random", "prompt": [[5], [10**9]]}, "prompt[1]"),
+        ("/v1/completions", {"model": "random", "prompt": [[5], [5] * 10**4], "max_tokens": 9}, "prompt[1]"),
+        ("/v1/completions", SCORED | {"prompt": ["a", ""]}, "prompt[1]"),
+        ("/v1/completions", SCORED | {"prompt": [[5], [5] * 10**4]}, "prompt[1]"),
         ("/v1/completions", {"model": "random", "prompt": ["a"] * 128, "n": 2}, "n"),
         ("/tokenize", {"messages": [{"role": "tool", "content": "x", "tool_call_id": "a"}]}, "messages[0]"),
         ("/tokenize", {}, None),

@@ -32,6 +32,7 @@ def plan_completion(planner: Planner, body: CompletionRequest) -> AnswerPlan:
     with rename_fields(body.constraint_names):
         return planner.plan(
             prompts,
+            places=body.places(),
             settings=body.settings() | {"max_tokens": body.max_tokens, "stop": body.stop, "logprobs": body.logprobs},
             constraints=body.constraints(),
             n=body.n or 1,

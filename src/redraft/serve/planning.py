@@ -126,6 +126,7 @@ class Planner:
         self,
         prompts: Sequence[EncodedPrompt],
         *,
+        places: Sequence[str] = ("prompt",),
         settings: Mapping[str, Any],
         constraints: Mapping[str, Any],
         n: int = 1,
@@ -136,8 +137,8 @@ class Planner:
     ) -> AnswerPlan:
         """Plan `n` answers to each prompt. Without a seed, every answer gets its own.
 
-        `settings` holds fields of `GenerationSettings` and `preset`, `constraints` arguments of
-        `redraft.constraints.build`; None stands for what was not given.
+        `places` are what errors call the prompts, one by one. `settings` holds fields of `GenerationSettings` and
+        `preset`, `constraints` arguments of `redraft.constraints.build`; None stands for what was not given.
         """
         settings = {name: value for name, value in settings.items() if value is not None}
         constraints = {name: value for name, value in constraints.items() if value is not None}
@@ -146,8 +147,9 @@ class Planner:
             settings | constraints | self.temperatures(settings, temperature) | {"timeout": limit, "drafts": drafts}
         )
         requests: list[Request] = []
-        for prompt in prompts:
-            requests += self._answers(prompt, n, common | {"seed": _seed(seed, temperature)})
+        for prompt, place in zip(prompts, places, strict=True):
+            with rename_fields(lambda place=place: {"prompt": place}):
+                requests += self._answers(prompt, n, common | {"seed": _seed(seed, temperature)})
         return AnswerPlan(
             requests=tuple(requests),
             n=n,

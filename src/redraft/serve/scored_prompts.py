@@ -11,7 +11,7 @@ from redraft.diffusion.causal import TokenScore
 from redraft.errors import TOO_LONG, PromptError, about
 from redraft.llm import LLM
 from redraft.serve.openai_common import listed_logprobs
-from redraft.serve.planning import Planner
+from redraft.serve.planning import Planner, rename_fields
 from redraft.serve.scoring_queue import Prompts
 from redraft.serve.service import Service
 from redraft.serve.shapes.completions import CompletionRequest
@@ -41,10 +41,11 @@ class ScoredPrompt:
 
 def read_prompts(planner: Planner, body: CompletionRequest) -> list[EncodedPrompt]:
     """The request's prompts as the model reads them, within the server's limits."""
-    with about("prompt"):
-        return [
-            planner.checked(planner.llm.read_prompt(prompt, raw=isinstance(prompt, str))) for prompt in body.prompts()
-        ]
+    read: list[EncodedPrompt] = []
+    for prompt, place in zip(body.prompts(), body.places(), strict=True):
+        with rename_fields(lambda place=place: {"prompt": place}), about("prompt"):
+            read.append(planner.checked(planner.llm.read_prompt(prompt, raw=isinstance(prompt, str))))
+    return read
 
 
 async def score_prompts(service: Service, body: CompletionRequest, size: int) -> list[ScoredPrompt]:
@@ -55,9 +56,10 @@ async def score_prompts(service: Service, body: CompletionRequest, size: int) ->
     def read() -> Prompts:
         prompts.extend(read_prompts(planner, body))
         most = model.config.max_position_embeddings - one_more
-        if (longest := max(map(len, prompts))) > most:
-            sentence = f"The prompt is too long: it has {longest} tokens; here it must have at most {most}."
-            raise PromptError(sentence, "prompt", code=TOO_LONG)
+        longest = max(range(len(prompts)), key=lambda i: len(prompts[i]))
+        if (tokens := len(prompts[longest])) > most:
+            sentence = f"The prompt is too long: it has {tokens} tokens; here it must have at most {most}."
+            raise PromptError(sentence, body.places()[longest], code=TOO_LONG)
         # Any token may stand in the place of the next one, whose likeliest candidate is `top` there.
         cuts = [(prompt.ids, _unscored(given)) for given, prompt in zip(body.prompts(), prompts, strict=True)]
         pairs = [(EncodedPrompt(ids[:cut]), ids[cut:] + (0,) * one_more) for ids, cut in cuts]

@@ -86,6 +86,11 @@ class CompletionRequest(Streamed, Settings, Constraints, TokenSampling):
         """Who asks, for the log."""
         return self.user
 
+    def places(self) -> list[str]:
+        """What the request calls each of its prompts."""
+        several = not isinstance(self.prompt, str) and not isinstance(self.prompt[0], int)
+        return [f"prompt[{index}]" for index in range(len(self.prompt))] if several else ["prompt"]
+
     def prompts(self) -> list[str] | list[list[int]]:
         """Return the prompts as a list, whichever of the four forms they have."""
         prompt = self.prompt
