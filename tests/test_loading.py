@@ -83,7 +83,7 @@ def test_a_template_that_cannot_be_read_is_named(folder: Path, tmp_path: Path) -
         redraft.load(broken, device="cpu", dtype="float32")
     (broken / "chat_template.jinja").unlink()
     llm = redraft.load(broken, device="cpu", dtype="float32")
-    said = "This model folder has no chat template; it can only continue, fill and repair plain text."
+    said = "This model folder has no chat template; it can only continue, fill, repair and score plain text."
     question: list[dict[str, str]] = [{"role": "user", "content": "hi"}]
     for prompt in ("hi", question):
         with pytest.raises(SettingError, match=re.escape(f"{said} Pass a text with raw=True, or token ids.")):

@@ -27,7 +27,7 @@ TOO_LONG = "context_length_exceeded"
 
 NO_TEMPLATE = "no_chat_template"
 """The `code` of a conversation with a model whose folder has no chat template."""
-WITHOUT_TEMPLATE = "This model folder has no chat template; it can only continue, fill and repair plain text."
+WITHOUT_TEMPLATE = "This model folder has no chat template; it can only continue, fill, repair and score plain text."
 """What such an error says. Python and the command line add how to ask for that."""
 
 

@@ -39,12 +39,14 @@ def test_a_pipe_gets_the_text_alone(cli: Cli, folder: Path, llm: LLM) -> None:
 
 def test_a_folder_without_a_template_is_told_of_with_the_option_that_helps(cli: Cli, copied: Path) -> None:
     (copied / "chat_template.jinja").unlink()
-    said = "error: This model folder has no chat template; it can only continue, fill and repair plain text. "
-    for command in (("generate", "Hello"), ("chat",), ("decide", "a", "--choice", "b", "--choice", "c")):
+    said = "error: This model folder has no chat template; it can only continue, fill, repair and score plain text. "
+    for command in (("generate", "Hello"), ("chat",), ("decide", "a", "--choice", "b", "--choice", "c"),
+                    ("score", "a", "b")):  # fmt: skip
         outcome = cli(*command, "--model", copied, stdin=b"Hello\n")
         assert outcome.code == 2
-        assert outcome.err == f"{said}With --raw, `redraft generate` continues it.\n"
+        assert outcome.err == f"{said}With --raw, `redraft generate` and `redraft score` take it.\n"
     assert cli("generate", "Hello", "--raw", "--model", copied, *OPTIONS).code == 0
+    assert cli("score", "Hello", "you", "--raw", "--model", copied).code == 0
 
 
 def test_options_are_the_settings(cli: Cli, folder: Path, llm: LLM) -> None:

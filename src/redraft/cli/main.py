@@ -103,7 +103,7 @@ def main(args: Sequence[str] | None = None) -> int:
 def _with_options(error: InputError) -> str:
     """What an error says, with an option where Python has an argument."""
     if error.code == NO_TEMPLATE:
-        return f"{WITHOUT_TEMPLATE} With --raw, `redraft generate` continues it."
+        return f"{WITHOUT_TEMPLATE} With --raw, `redraft generate` and `redraft score` take it."
     return str(error)
 
 
