@@ -94,6 +94,22 @@ def test_an_edit_sends_the_chosen_lines_and_shows_what_changed(page: Any) -> Non
     assert run(page, "edit").inner_text() == "The lines 2 to 9 are not in the text, which has 3."
 
 
+def test_lines_that_were_selected_are_forgotten_once_the_text_changes(page: Any) -> None:
+    page.click("#tab-edit")
+    for typed in (False, True):
+        page.focus("#edit-text")
+        page.evaluate("document.getElementById('edit-text').setSelectionRange(0, 0)")
+        page.keyboard.press("Control+a")
+        page.wait_for_function("() => document.getElementById('edit-first').value === '1'")
+        if typed:
+            page.fill("#edit-last", "2")
+            page.evaluate("document.getElementById('edit-text').setSelectionRange(0, 0)")
+            page.focus("#edit-text")
+        page.keyboard.insert_text("a = 1\nb = 2\nc = 3\n")
+        lines = [page.input_value(f"#edit-{end}") for end in ("first", "last")]
+        assert lines == (["1", "2"] if typed else ["", ""])
+
+
 def test_a_diff_shows_lines_and_words_and_leaves_out_what_is_far(page: Any) -> None:
     before = "".join(f"line {i}\n" for i in range(20)) + "total = <b>1</b>\nend\n"
     after = before.replace("total", "result").replace("line 2\n", "")

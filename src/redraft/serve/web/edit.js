@@ -41,9 +41,13 @@ function showEdit(answer, { text }) {
     tool("Take it over", () => { $("edit-text").value = answer.full_text; $("edit-text").focus(); }), copier(() => answer.full_text))];
 }
 
-// A selection in the text chooses its lines.
+// A selection in the text chooses its lines, until the text is changed: what is pasted over it may have others.
+let bySelection = false;
 $("edit-text").onselect = () => {
   const box = $("edit-text"), line = at => box.value.slice(0, at).split("\n").length;
   if (box.selectionStart === box.selectionEnd) return;
+  bySelection = true;
   $("edit-first").value = line(box.selectionStart); $("edit-last").value = line(box.selectionEnd - 1);
 };
+$("edit-text").oninput = () => { if (bySelection) $("edit-first").value = $("edit-last").value = ""; bySelection = false; };
+for (const id of ["edit-first", "edit-last"]) $(id).oninput = () => { bySelection = false; };
