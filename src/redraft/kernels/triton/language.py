@@ -36,7 +36,7 @@ else:
         from triton.language.extra.cuda import gdc_wait as gdc_wait
         from triton.language.target_info import cuda_capability_geq
     except ImportError:  # not included with PyTorch for CPUs
-        triton = tl = Kernel = None
+        triton = tl = Kernel = gdc_launch_dependents = gdc_wait = cuda_capability_geq = None
     else:
 
         class Kernel(Rehearsed, triton.JITFunction):
