@@ -32,7 +32,9 @@ from redraft.model.weights import load_model, save_model
 from redraft.quant.fp8 import quantize_fp8
 from redraft.quant.int4 import Uint4Weight, quantize_int4
 from redraft.train.frozen import Frozen
+from redraft.train.lora import adapt
 from redraft.train.quantized import load_quantized
+from redraft.train.recipe import LoraSettings
 
 GATE_UP, DOWN = "layers.0.experts.gate_up_proj", "layers.0.experts.down_proj"
 MATRIX = "model.decoder.layers.1.experts.2.up_proj"
@@ -241,6 +243,19 @@ def test_training_keeps_asymmetric_weights_as_they_are_stored(stored: Stored) ->
     assert isinstance(frozen, Frozen)
     assert isinstance(frozen.stored(), Uint4Weight)
     assert torch.equal(frozen.dense(torch.float32), load_model(plain, "cpu", "float32").state_dict()[GATE_UP])
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_training_looks_up_an_embedding_that_is_stored_in_4_bits(stored: Stored, symmetric: bool) -> None:
+    folder, plain = stored(Scheme(symmetric=symmetric), names=r".*\.embed_tokens")
+    assert Checkpoint(folder).formats.keys() == {"embedding.weight"}
+    settings = LoraSettings(rank=2)
+    twins = [load_quantized(each, "int4", device=torch.device("cpu"), dtype=torch.float32) for each in (folder, plain)]
+    for twin in twins:
+        adapt(twin, settings, seed=0)
+    ours, theirs = (twin.embeddings(torch.arange(20)) for twin in twins)
+    assert torch.equal(ours, theirs)
+    assert not ours.requires_grad
 
 
 @pytest.mark.parametrize("quantization", [None, "int4", "fp8"])

@@ -24,8 +24,8 @@ from redraft.train.frozen import Frozen, FrozenLinear
 def load_quantized(model: str | Path, format: str, *, device: torch.device, dtype: torch.dtype) -> Transformer:
     """The text model of a folder with what `redraft quantize` would quantize in `format`, the rest in `dtype`.
 
-    Weights that are already stored quantized stay as they are. Raises `CheckpointError` for damaged files and
-    `SettingError` for weights that int4 groups do not divide.
+    Weights that are already stored quantized stay as they are, except for the embedding. Raises `CheckpointError` for
+    damaged files and `SettingError` for weights that int4 groups do not divide.
     """
     checkpoint = Checkpoint(resolve_folder(model), vision=False)
     with torch.device("meta"):
@@ -56,7 +56,7 @@ def _in_format(weight: Weight, kept_as: str | None, device: torch.device) -> Wei
 
 
 def place(model: Transformer, name: str, weight: Weight, dtype: torch.dtype) -> None:
-    """Put a weight in the place that `name` says, in `dtype` or as a `Frozen` one."""
+    """Put a weight in the place that `name` says, in `dtype` or, if its module only multiplies, as a `Frozen` one."""
     module_name, _, last = name.rpartition(".")
     module = model.get_submodule(module_name)
     if isinstance(weight, Tensor):
@@ -65,9 +65,11 @@ def place(model: Transformer, name: str, weight: Weight, dtype: torch.dtype) -> 
     elif isinstance(module, Experts):
         delattr(module, last)
         setattr(module, last, Frozen(weight))
-    else:
+    elif isinstance(module, nn.Linear):
         parent, _, child = module_name.rpartition(".")
         setattr(model.get_submodule(parent), child, FrozenLinear(Frozen(weight)))
+    else:  # the embedding: rows of it are looked up, and losses read all of it
+        setattr(module, last, nn.Parameter(weight.dequantize(dtype)))
 
 
 def _join_experts(model: Transformer) -> None:
