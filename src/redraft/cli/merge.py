@@ -28,7 +28,7 @@ def merge(
     from redraft.model.adapters import adapter_for
     from redraft.model.adapters import merge as fold
     from redraft.model.checkpoint import Checkpoint
-    from redraft.model.folders import copy_beside, resolve_folder
+    from redraft.model.folders import resolve_folder
     from redraft.model.placement import DTYPES
     from redraft.model.quantize import check_finite
     from redraft.model.weights import filled, save_model
@@ -43,8 +43,7 @@ def merge(
     for name, weight in network.state_dict().items():
         check_finite(name, weight)
     with stopped_by_sigterm():
-        save_model(network.to(dtype), out)
-        copy_beside(folder, out)
+        save_model(network.to(dtype), out, like=folder)
     size, name = sum(file.stat().st_size for file in out.glob("*.safetensors")), str(dtype).removeprefix("torch.")
     if json:
         print_json({"model": str(out), "weights_changed": len(change.factors), "dtype": name, "bytes": size})

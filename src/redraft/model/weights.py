@@ -23,7 +23,7 @@ from redraft.model.adapters import Adapter, merge
 from redraft.model.base import Model
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.files import INDEX_FILE, SINGLE_FILE
-from redraft.model.folders import CONFIG_FILE, read_json, resolve_folder, write_json
+from redraft.model.folders import CONFIG_FILE, copy_beside, read_json, resolve_folder, write_json
 from redraft.model.int4_experts import int4_layers, read_experts
 from redraft.model.layouts import Weight, chunks
 from redraft.model.linear import through_kernels
@@ -109,9 +109,12 @@ def load_for_cpu(
     return transformer
 
 
-def save_model(model: Model, folder: str | Path, *, max_shard_size: int = MAX_SHARD_SIZE) -> None:
+def save_model(
+    model: Model, folder: str | Path, *, max_shard_size: int = MAX_SHARD_SIZE, like: Path | None = None
+) -> None:
     """Write config.json and the weights in the model's dtype, in several shards above `max_shard_size` bytes.
 
+    With `like`, a model folder, what else describes that model (its tokenizer, template, ...) is copied with them.
     Other files in the folder stay; the weights of a previous model are deleted. Raises `SettingError` for a folder that
     is a file, a shard size below 1, and weights that cannot be saved.
     """
@@ -125,6 +128,8 @@ def save_model(model: Model, folder: str | Path, *, max_shard_size: int = MAX_SH
         files = ((to_hugging_face(name), tensor.cpu().contiguous()) for name, tensor in tensors)
         written = write_shards(files, work, max_shard_size)
         write_json(work / CONFIG_FILE, model.config.to_dict() | {"dtype": str(model.dtype).removeprefix("torch.")})
+        if like is not None:
+            copy_beside(like, work)
         if SINGLE_FILE not in written:  # else it would be read instead of the shards, should moving them be interrupted
             (folder / SINGLE_FILE).unlink(missing_ok=True)
         (folder / INDEX_FILE).unlink(missing_ok=True)  # the shards that it names are replaced
