@@ -321,6 +321,17 @@ def test_spare_room_is_never_given_text(jsonl_recipe: Recipe) -> None:
     assert batch["noise_region"][padded].all()
 
 
+def test_spare_room_needs_a_line_with_a_hole(jsonl_recipe: Recipe, tmp_path: Path) -> None:
+    """Else the exported model would be said to know when a hole has room to spare."""
+    holes, _ = jsonl_recipe.data.sources
+    file = write(tmp_path / "talk.jsonl", {"messages": [user("a"), assistant("b")]}, {"prompt": "a", "completion": "b"})
+    talk = dataclasses.replace(holes, path=str(file), spare_holes=0.5)
+    with pytest.raises(SettingError, match="source holes: spare_holes has no effect without a line of prefix, middle"):
+        Packer(with_sources(jsonl_recipe, talk))
+    write(file, {"prefix": "a", "middle": "b", "suffix": "c"}, {"prompt": "a", "completion": "b"})
+    Packer(with_sources(jsonl_recipe, talk))
+
+
 def test_holes_of_json_lines_may_have_spare_room(jsonl_recipe: Recipe) -> None:
     holes, pairs = jsonl_recipe.data.sources
     batch = Packer(with_sources(jsonl_recipe, dataclasses.replace(holes, spare_holes=1.0), pairs)).batch(0)

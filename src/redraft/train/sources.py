@@ -254,6 +254,12 @@ def _open(
     shards, suffixes, lines = _read_all(source, paths, data, tokenizer, vocab_size, canvas)
     shard, files = join(shards), np.cumsum([0] + [len(shard) for shard in shards])
     if source.kind == "chat":
+        if source.spare_holes and (suffixes is None or not suffixes.any()):
+            # Without one there is nothing to learn, and the exported model would still say that it knows spare room.
+            raise SettingError(
+                f"source {source.name}: spare_holes has no effect without a line of prefix, middle and a suffix; "
+                "remove it."
+            )
         marks = mark_table(tokenizer, vocab_size) if source.infill and tokenizer else None
         return ChatShard(
             shard, files, data.tokens, source.heldout, source.name, marks=marks, suffixes=suffixes, lines=lines
