@@ -11,7 +11,6 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from serving import ServerProcess
 
 from redraft.engine.runner import EagerRunner
 from redraft.engine.settings import EngineSettings
@@ -82,16 +81,34 @@ def test_who_could_not_know_of_a_stop_yet_is_still_told_of_it(monkeypatch: pytes
     asyncio.run(life())
 
 
+LOADS_WHEN_TOLD = """
+import sys
+import redraft.loading
+
+loaded = redraft.loading.load
+
+def load(*place, **how):
+    sys.stdin.readline()
+    return loaded(*place, **how)
+
+redraft.loading.load = load
+from redraft.cli.main import main
+sys.exit(main(["serve", "--model", sys.argv[1], "--port", "0"]))
+"""
+
+
 def test_it_answers_503_while_it_loads(folder: Path) -> None:
-    slow = ServerProcess(folder)
-    try:
-        answers = _poll(slow)
-        first, last = answers[0], answers[-1]
-        assert first.status_code == 503, "ready before the model was loaded"
-        assert (first.json()["error"]["code"], first.headers["retry-after"]) == ("loading", "1")
-        assert last.status_code == 200
-    finally:
-        slow.close()
+    command = [sys.executable, "-c", LOADS_WHEN_TOLD, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
+        try:
+            first = _ready(server.pid, until=503)
+            assert (first.json()["error"]["code"], first.headers["retry-after"]) == ("loading", "1")
+            assert server.stdin is not None
+            server.stdin.write("load\n")
+            server.stdin.flush()
+            _ready(server.pid, until=200)
+        finally:
+            server.kill()
 
 
 WARMS_UP_FOR_EVER = """
@@ -140,13 +157,12 @@ def test_a_server_can_be_stopped_before_it_is_ready(folder: Path, script: str, d
             server.kill()
 
 
-def _poll(server: ServerProcess) -> list[httpx.Response]:
-    """Answers of /ready from the moment the server listens, which is before it says where."""
-    told: list[httpx.Response] = []
+def _ready(server: int, until: int) -> httpx.Response:
+    """The answer of /ready once it has this status, of a process that may not listen yet."""
     deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and (not told or told[-1].status_code != 200):
-        ports = [c.laddr.port for c in psutil.Process(server.process.pid).net_connections() if c.status == "LISTEN"]
-        if ports:
-            told.append(httpx.get(f"http://127.0.0.1:{ports[0]}/ready"))
+    while time.monotonic() < deadline:
+        ports = [c.laddr.port for c in psutil.Process(server).net_connections() if c.status == "LISTEN"]
+        if ports and (answer := httpx.get(f"http://127.0.0.1:{ports[0]}/ready")).status_code == until:
+            return answer
         time.sleep(0.02)
-    return told
+    raise AssertionError(f"/ready never was {until}")
