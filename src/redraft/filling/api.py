@@ -70,9 +70,9 @@ def fill(
     and the nearest text after it, pinned in its canvas; text further away is not seen. `on_record` is called with the
     `HoleStep`s of each hole's finalists, whose rank is the `request_id`: 0 is the likeliest length, and a draft whose
     length the model itself chooses comes last in rank, but first in time; then with the `Commit` of the hole's text,
-    whose `request_id` is 0. `on_progress` is called with how many holes are filled of
-    how many, before each and after the last. `length` sets the number of tokens instead of
-    finding it; see docs/filling.md for what counts at a seam. New lines end as the given ones do.
+    whose `request_id` is 0. `on_progress` is called with how many holes are filled of how many, before each and after
+    the last. `length` sets the number of tokens instead of finding it; see docs/filling.md for what counts at a seam.
+    New lines end as the given ones do.
     The keywords `CONSTRAINTS` say what every filling must be, as for an answer (`redraft.constraints.build`), with
     newlines as line ends.
     Raises `PromptError` if there is nothing to fill or a text is not Unicode, `SettingError` for a hole that fits no
