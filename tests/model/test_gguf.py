@@ -137,11 +137,12 @@ def test_the_config_is_that_of_the_folder(folder: Path, tmp_path: Path) -> None:
 def test_a_matrix_is_decoded_in_parts(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = written(folder, tmp_path / "model.gguf", type=lambda _: "Q8_0")
     sizes, decode = [], gguf.dequantize
+    checkpoint = Checkpoint(resolve_folder(tmp_path / "model.gguf"))  # the first time, a block shows that it can be
     monkeypatch.setattr(gguf, "dequantize", lambda codes, kind: sizes.append(codes.size) or decode(codes, kind))
     name = "layers.0.experts.gate_up_proj"
-    assert torch.equal(Checkpoint(resolve_folder(tmp_path / "model.gguf")).weight(name), numbers[name].bfloat16())
+    assert torch.equal(checkpoint.weight(name), numbers[name].bfloat16())
     assert sum(sizes) == numbers[name].numel() // 32 * 34
-    assert max(sizes) <= 65536 // 32 * 34
+    assert max(sizes) <= 32768 // 32 * 34
 
 
 def test_names_of_the_other_conversion_and_absent_keys(folder: Path, tmp_path: Path) -> None:
