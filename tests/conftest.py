@@ -1,8 +1,12 @@
-"""Settings of every test run: one thread (shared machines stall on more), no network, and Ctrl-C is not ignored."""
+"""Settings of every test run: one thread (shared machines stall on more), no network, and Ctrl-C is not ignored.
+
+Hypothesis tries the same examples each time, however long they take.
+"""
 
 import os
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 
 # Before any import that reads them.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -15,6 +19,12 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+
+with suppress(ImportError):  # a machine that runs the tests for GPUs alone does without it
+    from hypothesis import HealthCheck, settings
+
+    settings.register_profile("redraft", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("redraft")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)

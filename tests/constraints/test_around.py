@@ -1,7 +1,7 @@
 """A language with given bytes around it: exactly the surrounded texts, and counters that still count."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from redraft.constraints.around import surrounded
@@ -13,7 +13,6 @@ from redraft.constraints.template import parse_template
 PATTERNS = ["a*b?", "(ab|ba)+", "a{2,5}", "é+a|", "[ab]*a[ab]"]
 
 
-@settings(deadline=None)
 @given(st.sampled_from(PATTERNS), st.text("ab", max_size=3), st.text("abé", max_size=5), st.text("ab", max_size=3))
 def test_what_is_surrounded_is_accepted_and_nothing_else(pattern: str, before: str, text: str, behind: str) -> None:
     dfa = compile_bytes(parse_regex(pattern, budget=Budget()), Budget())

@@ -14,7 +14,7 @@ from redraft.llm import LLM
 from redraft.text.tokenizer import Tokenizer
 
 
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     places=st.dictionaries(st.integers(0, 60), st.sampled_from(["a", " the", "42", "é", "\n"]), min_size=1, max_size=6),
     seed=st.integers(0, 2**31),

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import redraft
@@ -67,7 +67,6 @@ def test_strings_part_once_for_each_further_choice() -> None:
 
 
 @given(st.sets(st.tuples(*[st.integers(0, 2)] * 4), min_size=2, max_size=12), st.randoms())
-@settings(deadline=None)
 def test_probabilities_of_all_choices_sum_to_one(found: set[tuple[int, ...]], random) -> None:  # type: ignore[no-untyped-def]
     strings = tuple(sorted(found))
     rows = [BranchRow(0, branch, ()) for branch in branches(strings)]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import redraft
@@ -278,7 +278,6 @@ def test_bad_input(
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=20), st.floats(0, 1), st.integers(1, 40))
-@settings(deadline=None)
 def test_drafts_keep_what_is_sure(sure: list[float], strength: float, longest: int) -> None:
     draft = list(range(100, 100 + len(sure)))
     drafts = drafts_of(draft, sure, strength, longest)

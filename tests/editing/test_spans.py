@@ -6,7 +6,7 @@ from itertools import combinations_with_replacement
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import redraft
@@ -47,7 +47,6 @@ def test_a_long_text_is_cut_into_lines_in_one_pass() -> None:
 
 
 @given(st.text(alphabet="ab\r\n\x0c ", max_size=30))
-@settings(deadline=None)
 def test_every_character_is_in_one_line(text: str) -> None:
     for at in range(len(text)):
         number = line_of(text, at)
@@ -150,7 +149,6 @@ def test_how_much_of_a_long_text_changed() -> None:
 
 
 @given(st.text(alphabet="ab\n\r", max_size=12), st.text(alphabet="ab\n\r", max_size=12))
-@settings(deadline=None)
 def test_a_diff_holds_both_texts(old: str, new: str) -> None:
     diff = unified_diff(old, new, "f")
     assert (diff == "") == (old == new)

@@ -218,7 +218,7 @@ class TestLineEnds:
         assert one.tokens == other.tokens
 
 
-@hypothesis_settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis_settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(cut=st.sampled_from(list(cuts(200, 2, seed=6))), seed=st.integers(0, 2**31))
 def test_pins_never_move(quick: LLM, cut: tuple[list[str], list[str]], seed: int) -> None:
     """At every step of every canvas of two holes: in the input, in the draft, certain and accepted."""

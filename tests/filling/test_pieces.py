@@ -2,7 +2,7 @@
 
 import pytest
 from hard_texts import TEXTS, cuts
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from redraft.errors import PromptError
@@ -21,7 +21,6 @@ def test_a_mark_in_a_given_side_is_plain_text() -> None:
 
 
 @given(st.lists(PLAIN, min_size=2, max_size=5))
-@settings(deadline=None)
 def test_marks_and_lists_agree(pieces: list[str]) -> None:
     text = HOLE.join(pieces)
     if text.split(HOLE) == pieces:  # two pieces may spell a mark across their border

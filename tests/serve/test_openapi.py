@@ -103,11 +103,9 @@ def test_schemathesis_finds_no_failure(server: ServerProcess) -> None:
     schema = schemathesis.openapi.from_url(f"{server.url}/openapi.json")
     for result in schema.get_all_operations():
         operation = result.ok()
-        check = settings(
-            max_examples=EXAMPLES, deadline=None, database=None, derandomize=True,
-            phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck),
-        )(_calls(operation))  # fmt: skip
-        check()
+        phases = [Phase.explicit, Phase.generate]
+        check = settings(max_examples=EXAMPLES, phases=phases, suppress_health_check=list(HealthCheck))
+        check(_calls(operation))()
 
 
 @st.composite

@@ -15,7 +15,7 @@ TOKENIZER = Tokenizer.from_folder(resolve_folder("tiny"))
 PIECES = st.tuples(st.sampled_from([*STRINGS, "word", " ", "é", "👍", "<", "STOP", "ST"]), st.booleans())
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(pieces=st.lists(PIECES, max_size=12), cuts=st.lists(st.integers(0, 60), max_size=4), thought=st.booleans())
 @example(pieces=[("<|channel>", True), ("word", False), ("<channel|>", True), ("a", False)], cuts=[], thought=False)
 @example(pieces=[("<|channel>thought\n", False), ("<channel|>", True), ("a", False)], cuts=[], thought=False)

@@ -69,7 +69,7 @@ PIECES = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(pieces=st.lists(st.tuples(PIECES, st.booleans()), max_size=24), width=st.integers(1, 9))
 @example(pieces=[(piece, True) for piece in ("<|tool_call>", "call:f{", "a:", "1,", "}", "word", "<turn|>")], width=5)
 def test_any_answer_in_pieces_of_any_width(pieces: list[tuple[str, bool]], width: int) -> None:

@@ -58,14 +58,14 @@ def test_real_vocabulary_round_trip(gemma: Tokenizer, text: str) -> None:
     assert gemma.decode(gemma.encode(text, special=False)) == text
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(ids=st.lists(st.integers(600, 262143), max_size=20))
 def test_decoding_equals_the_library(gemma: Tokenizer, ids: list[int]) -> None:
     # Ids below 600 hold the single bytes: the library gives up on a whole run of them if one is wrong, we do not.
     assert gemma.decode(ids) == gemma._backend.decode(ids, skip_special_tokens=False)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(text=st.text(max_size=60))
 def test_round_trip_and_streaming(text: str) -> None:
     for special in (True, False):

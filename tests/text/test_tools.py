@@ -45,7 +45,7 @@ def by_key(value: Any) -> Any:
     return [by_key(item) for item in value] if isinstance(value, list) else value
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     calls=CALLS,
     content=st.sampled_from(["", "Let me look.", "a\n\nb"]),
@@ -177,7 +177,7 @@ def test_arguments_nested_too_deep() -> None:
         format_call("f", {"a": deep})
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     pieces=st.lists(
         st.sampled_from(
