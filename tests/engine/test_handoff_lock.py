@@ -3,30 +3,42 @@
 import threading
 import time
 
+import pytest
+
 from redraft.engine.handoff_lock import HandoffLock
 
 
-def test_who_waits_is_next() -> None:
+@pytest.mark.parametrize("attempt", range(20))
+def test_who_waits_is_next(monkeypatch: pytest.MonkeyPatch, attempt: int) -> None:
     """A thread that works with it and wants it back at once: a plain lock it had hundreds of times meanwhile."""
-    lock, over, entered = HandoffLock(), threading.Event(), list[int]()
+    lock, order, has_it, waits = HandoffLock(), list[str](), threading.Event(), threading.Event()
+    inner = lock._lock
 
-    def hold() -> None:
-        while not over.is_set():
-            with lock:
-                entered.append(1)
-                sum(range(50_000))
+    class Noted:
+        """Says that the other thread, whose turn it is from now on, is about to wait."""
 
-    thread = threading.Thread(target=hold)
-    thread.start()
-    waited = []
-    for _ in range(20):
-        time.sleep(0.005)
-        before = len(entered)
+        release = inner.release
+
+        def acquire(self) -> bool:
+            if threading.current_thread() is not worker:
+                waits.set()
+            return inner.acquire()
+
+    def work() -> None:
         with lock:
-            waited.append(len(entered) - before)
-    over.set()
-    thread.join()
-    assert sum(waited) <= 2 * len(waited)
+            has_it.set()
+            waits.wait()
+        with lock:
+            order.append("worker")
+
+    monkeypatch.setattr(lock, "_lock", Noted())
+    worker = threading.Thread(target=work)
+    worker.start()
+    has_it.wait()
+    with lock:
+        order.append("other")
+    worker.join()
+    assert order == ["other", "worker"]
 
 
 def test_who_has_it_enters_again_past_those_who_wait() -> None:
