@@ -3,6 +3,7 @@
 import asyncio
 import dataclasses
 import gc
+import itertools
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -226,10 +227,17 @@ class TestRun:
         driven(make(), body)
 
     def test_the_wait_behind_one_counts(self, make: Make) -> None:
+        now, ticks, go_on = 0.0, itertools.count(), threading.Event()
+
         async def body(front: AsyncEngine) -> None:
-            held = asyncio.create_task(front.run(lambda: time.sleep(0.4)))
+            nonlocal now
+            held = asyncio.create_task(front.run(lambda: go_on.wait(60)))
             await asyncio.sleep(0)
-            whole, late = await front.submit([ask(1), ask(2, timeout=0.3)])
+            submitting = asyncio.create_task(front.submit([ask(1), ask(2, timeout=0.3)]))
+            await asyncio.sleep(0)
+            now = 0.4
+            go_on.set()
+            whole, late = await submitting
             cut = end_of(await collect(late))
             assert (cut.finish_reason, cut.token_ids) == ("timeout", ())
             end = end_of(await collect(whole))
@@ -237,7 +245,7 @@ class TestRun:
             assert end.stats.seconds > end.stats.queue_seconds > 0.3
             await held
 
-        driven(make(), body)
+        driven(make(clock=lambda: now + 1e-6 * next(ticks)), body)
 
 
 class TestClosing:
@@ -329,11 +337,11 @@ class TestClosing:
 def test_who_is_cancelled_while_being_added_leaves_nothing_behind(make: Make) -> None:
     """Also while somebody keeps the cancelled task, and with it the streams that nobody will read."""
     engine = make()
-    add, begun = engine.add, threading.Event()
+    add, begun, cancelled = engine.add, threading.Event(), threading.Event()
 
     def slowly(*given: Any, **named: Any) -> None:
         begun.set()
-        time.sleep(0.2)
+        cancelled.wait(60)
         add(*given, **named)
 
     async def body(front: AsyncEngine) -> None:
@@ -341,6 +349,7 @@ def test_who_is_cancelled_while_being_added_leaves_nothing_behind(make: Make) ->
         await asyncio.to_thread(begun.wait)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
+        cancelled.set()
         assert (await settled(front)).counters.ended == {"cancelled": 1}
         assert task.cancelled()
 
