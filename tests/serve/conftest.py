@@ -1,6 +1,7 @@
 """A small random model, and one real server that most tests share."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,13 @@ from serving import ServerProcess, server_process, write_model
 
 import redraft
 from redraft.llm import LLM
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else httpx waits no more than five seconds, which a loaded machine may need."""
+    for name in ("get", "options", "post", "stream"):
+        monkeypatch.setattr(httpx, name, partial(getattr(httpx, name), timeout=120))
 
 
 @pytest.fixture(scope="session")

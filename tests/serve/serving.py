@@ -229,7 +229,7 @@ def scripted_server(llm: LLM, engine: ScriptedEngine | AsyncEngine, **settings: 
         listener.close()
 
 
-def until(happened: Callable[[], bool], seconds: float = 30) -> None:
+def until(happened: Callable[[], bool], seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < deadline, "it did not happen in time"

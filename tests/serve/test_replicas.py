@@ -413,7 +413,7 @@ def test_one_that_ends_is_missed_by_nobody_else_and_starts_again(folder: Path) -
         assert [answer.status_code for answer in told] == [200, 502]
         assert told[1].json()["error"]["code"] == "replica_ended"
         assert all(ask(server, seed=seed).status_code == 200 for seed in range(4))
-        until(lambda: [event for event, _ in told_of_replicas(server)] == ["replica_lost", "replica_back"], 120)
+        until(lambda: [event for event, _ in told_of_replicas(server)] == ["replica_lost", "replica_back"])
         assert all(ask(server, seed=seed).status_code == 200 for seed in range(4))
         assert min(by_replica(server, "redraft_answers_total")) >= 1, "it has answered since"
         assert second in replicas_of(server)
@@ -425,7 +425,7 @@ def test_one_that_cannot_be_started_again_is_given_up(folder: Path, tmp_path: Pa
         (model / "config.json").unlink()
         first, second = replicas_of(server)
         first.kill()
-        until(lambda: [event for event, _ in told_of_replicas(server)] == ["replica_lost", "replica_given_up"], 120)
+        until(lambda: [event for event, _ in told_of_replicas(server)] == ["replica_lost", "replica_given_up"])
         assert "config.json" in told_of_replicas(server)[-1][1]
         assert ask(server).status_code == 200
         second.kill()
