@@ -129,8 +129,11 @@ class ScriptedEngine:
     A script may also end in the error that ends its answer.
     """
 
-    def __init__(self, llm: LLM, script: Callable[[Request], Sequence[str | Exception]], *, pause: float = 0.0) -> None:
-        self._llm, self._script, self._pause = llm, script, pause
+    def __init__(self, llm: LLM, script: Callable[[Request], Sequence[str | Exception]]) -> None:
+        self._llm, self._script = llm, script
+        self.go_on = threading.Event()
+        """Answers wait for it; tests may clear it."""
+        self.go_on.set()
         self._ids = itertools.count(1)
         self.requests: list[Request] = []
         self.closed: list[int] = []
@@ -155,7 +158,9 @@ class ScriptedEngine:
         try:
             pieces, text, ids = list(self._script(request)), "", list[int]()
             for canvas, piece in enumerate(pieces):
-                await asyncio.sleep(self._pause)
+                await asyncio.sleep(0)
+                while not self.go_on.is_set():
+                    await asyncio.sleep(0.01)
                 if isinstance(piece, Exception):
                     raise piece
                 tokens = tuple(self._llm.tokenizer.encode(piece))
