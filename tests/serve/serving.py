@@ -36,6 +36,8 @@ from redraft.serve.settings import ServeSettings
 
 CONTEXT = 1024
 CHAT = {"model": "random", "messages": [{"role": "user", "content": "Hello!"}], "max_tokens": 16, "seed": 1}
+ENDLESS = CHAT | {"max_tokens": 900, "steps": 10_000, "confidence_threshold": 1e-9}
+"""Takes every step, which is minutes of work; for requests that are to be open whenever a test comes to it."""
 WEATHER = {
     "type": "function",
     "function": {
@@ -97,6 +99,10 @@ class ServerProcess:
         """Tell it to stop; its exit code."""
         self.process.send_signal(number)
         return self.process.wait(seconds)
+
+    def stopping(self) -> bool:
+        """Whether it, or the last of its replicas, refuses requests since it was told to stop."""
+        return httpx.get(f"{self.url}/health").json()["phase"] == "stopping"
 
     def close(self) -> None:
         """End it in any case."""

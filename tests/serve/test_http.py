@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from serving import CHAT, ScriptedEngine, ServerProcess, scripted_server, until
+from serving import CHAT, ENDLESS, ScriptedEngine, ServerProcess, scripted_server, until
 
 from redraft.constraints.answer import AutomatonConstraint
 from redraft.engine.async_engine import AsyncEngine
@@ -172,12 +172,11 @@ def _events(answer: httpx.Response) -> Iterator[tuple[str, Any]]:
 
 def test_a_client_that_leaves_costs_nothing_more(http: httpx.Client, server: ServerProcess) -> None:
     before, refused = server.metric("redraft_cancelled_total"), server.metric("redraft_refused_total")
-    slow = CHAT | {"max_tokens": 900, "steps": 48, "confidence_threshold": 1e-9}
-    with http.stream("POST", "/v1/chat/completions", json=slow | {"stream": True}) as answer:
+    with http.stream("POST", "/v1/chat/completions", json=ENDLESS | {"stream": True}) as answer:
         next(answer.iter_lines())
     until(lambda: server.metric("redraft_cancelled_total") == before + 1)
     assert 'redraft_requests_total{endpoint="/v1/chat/completions",status="499"}' in http.get("/metrics").text
-    body = json.dumps(slow).encode()
+    body = json.dumps(ENDLESS).encode()
     with socket.create_connection(("127.0.0.1", httpx.URL(server.url).port)) as raw:  # not streamed: hangs up
         lines = ["POST /v1/chat/completions HTTP/1.1", "Host: localhost", "Content-Type: application/json"]
         head = "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""])
