@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import shlex
+import threading
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -166,19 +167,26 @@ def test_the_lines_about_asyncio_work(capsys: pytest.CaptureFixture[str]) -> Non
     assert filling == llm.fill("def half(x):\n    return ", " / 2\n").text
 
     async def cancelled() -> None:
-        engine = names["AsyncEngine"](llm.new_engine())
+        inner, begun, left = llm.new_engine(), threading.Event(), threading.Event()
+        forward = inner.runner.run
+
+        def held(*given: Any) -> Any:
+            begun.set()
+            left.wait(60)
+            return forward(*given)
+
+        inner.runner.run = held
+        engine = names["AsyncEngine"](inner)
         task = asyncio.create_task(names["answer"](engine, "Hello!"))
-        while not engine.stats().running:
-            await asyncio.sleep(0.01)
+        await asyncio.to_thread(begun.wait)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        while engine.stats().running:
-            await asyncio.sleep(0.01)
-        assert engine.stats().counters.ended["cancelled"] == 1
+        left.set()
         await engine.close()
+        assert engine.stats().counters.ended == {"cancelled": 1}
 
-    asyncio.run(asyncio.wait_for(cancelled(), 60))
+    asyncio.run(cancelled())
 
 
 def test_speeds_of_the_readme_are_those_of_the_files() -> None:
