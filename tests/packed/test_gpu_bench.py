@@ -269,6 +269,7 @@ def test_a_step_is_told_in_words_and_json(
 NVIDIA_SMI = """#!/bin/sh
 case "$*" in *--id=GPU-7f*--query-gpu=clocks.sm,power.draw,*) ;; *) exit 1;; esac
 echo "1500, 690.5, 700.00"; echo "1400, 710.5, 700.00"; echo "[N/A], 1, 1"; echo "1600, 700.5, 700.00"
+: > "$0.told"
 exec sleep 60
 """
 
@@ -280,7 +281,8 @@ def test_the_clock_is_watched_by_the_drivers_program(tmp_path: Path, monkeypatch
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="7f"))
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with ClockWatch(torch.device("cuda:0")) as watch:
-        time.sleep(0.5)
+        while not (tmp_path / "nvidia-smi.told").exists():
+            time.sleep(0.01)
     assert watch.medians == {"clock_mhz": 1500.0, "power_watts": 700.5, "power_limit_watts": 700.0}
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
     with ClockWatch(torch.device("cuda:0")) as watch:
