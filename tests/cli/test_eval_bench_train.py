@@ -4,6 +4,7 @@ import errno
 import os
 import subprocess
 import sys
+from itertools import chain, count
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +18,7 @@ from redraft import kernels
 from redraft.bench import calls
 from redraft.bench import cpu as bench_cpu
 from redraft.bench.cpu import CpuResult, Engine
-from redraft.bench.floor import run_flops
+from redraft.bench.floor import gemm_flops_per_second, run_flops
 from redraft.kernels import native
 from redraft.train.trainer import TrainingResult
 
@@ -163,6 +164,13 @@ def test_bench_measures_both_on_the_same_weights(cli: Cli, folder: Path) -> None
     assert outcome.json["c_kernels"] is native.available()
     other = cli("bench", "cpu", "--model", folder, "--steps", 1, "--repetitions", 1, "--dtype", "float32").json
     assert [record["dtype"] for record in other["results"]] == ["float32"] * 2
+
+
+def test_a_stall_is_not_the_rate_of_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock is late before the first one, and again while it runs."""
+    times = chain([0.0, 5.0, 25.0], count(26.0, 0.5))
+    monkeypatch.setattr("redraft.bench.floor.time", SimpleNamespace(perf_counter=lambda: next(times)))
+    assert gemm_flops_per_second() == 2 * 1024**3 / 0.5
 
 
 def test_speeds_of_both_follow_from_their_seconds() -> None:
