@@ -7,7 +7,6 @@ import os
 import pickle
 import shutil
 import signal
-import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +17,7 @@ import psutil
 import pytest
 import torch
 from openai import OpenAI
-from serving import CHAT, ServerProcess, server_process, until
+from serving import CHAT, ENDLESS, ServerProcess, server_process, until
 
 from redraft.cli.main import main
 from redraft.errors import EngineError, NotFiniteError, QueueFullError, SettingError
@@ -239,7 +238,7 @@ def test_a_client_that_does_not_read_gives_its_place_back(monkeypatch: pytest.Mo
         if message["type"] == "http.response.body":
             await asyncio.Event().wait()
 
-    asyncio.run(asyncio.wait_for(router(scope, receive, send), 10))
+    asyncio.run(asyncio.wait_for(router(scope, receive, send), 60))
     assert router._held == 0
 
 
@@ -308,8 +307,11 @@ def test_an_answer_is_that_of_a_single_server(pair: ServerProcess, server: Serve
         assert answers[0]["message"] == answers[1]["message"]
         assert answers[0]["redraft"]["stats"]["steps"] == answers[1]["redraft"]["stats"]["steps"]
     assert min(by_replica(pair, "redraft_canvases_total")) > 0
-    lines = [json.loads(line) for line in pair.lines if '"event": "request"' in line]
-    assert {line["replica"] for line in lines} == {0, 1}, "a line says who wrote it"
+
+
+def test_a_line_of_the_log_says_who_wrote_it(pair: ServerProcess) -> None:
+    assert [ask(pair, seed=seed).status_code for seed in range(4)] == [200] * 4
+    until(lambda: {json.loads(line)["replica"] for line in pair.lines if '"event": "request"' in line} >= {0, 1})
 
 
 def test_streams_come_as_they_are_made(pair: ServerProcess, server: ServerProcess) -> None:
@@ -342,10 +344,12 @@ def test_the_same_beginning_is_encoded_once(pair: ServerProcess) -> None:
 
 
 def test_requests_at_once_are_shared_out(pair: ServerProcess) -> None:
-    with ThreadPoolExecutor(4) as pool:
-        waiting = [pool.submit(ask, pair, **SLOW | {"max_tokens": 200}) for _ in range(4)]
+    with contextlib.ExitStack() as open_ones:
+        for _ in range(4):
+            answer = httpx.stream("POST", f"{pair.url}/v1/drafts", json=ENDLESS)
+            assert open_ones.enter_context(answer).status_code == 200
         until(lambda: by_replica(pair, "redraft_running") == [2, 2])
-        assert all(one.result().status_code == 200 for one in waiting)
+    until(lambda: by_replica(pair, "redraft_running") == [0, 0])
 
 
 def test_refusals_are_the_replicas_own(pair: ServerProcess, server: ServerProcess) -> None:
@@ -370,12 +374,13 @@ def test_refusals_are_the_replicas_own(pair: ServerProcess, server: ServerProces
 
 
 def test_a_client_that_leaves_stops_costing(pair: ServerProcess) -> None:
-    with httpx.stream("POST", f"{pair.url}/v1/drafts", json=SLOW, timeout=120) as answer:
+    before = sum(by_replica(pair, "redraft_cancelled_total"))
+    with httpx.stream("POST", f"{pair.url}/v1/drafts", json=ENDLESS) as answer:
         lines = answer.iter_lines()  # whoever drops it hangs up
         next(lines)
         until(lambda: sum(by_replica(pair, "redraft_running")) == 1)
     until(lambda: sum(by_replica(pair, "redraft_running")) == 0)
-    assert sum(by_replica(pair, "redraft_cancelled_total")) >= 1
+    until(lambda: sum(by_replica(pair, "redraft_cancelled_total")) > before)
 
 
 def test_keys_are_asked_for(folder: Path, tmp_path: Path) -> None:
@@ -392,8 +397,12 @@ def test_keys_are_asked_for(folder: Path, tmp_path: Path) -> None:
 
 def replicas_of(server: ServerProcess) -> list[psutil.Process]:
     """The processes of its replicas."""
-    children = psutil.Process(server.process.pid).children()
-    return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+    found = []
+    for child in psutil.Process(server.process.pid).children():
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+            if "spawn_main" in " ".join(child.cmdline()):
+                found.append(child)
+    return found
 
 
 def told_of_replicas(server: ServerProcess) -> list[tuple[str, str]]:
@@ -404,19 +413,22 @@ def told_of_replicas(server: ServerProcess) -> list[tuple[str, str]]:
 
 def test_one_that_ends_is_missed_by_nobody_else_and_starts_again(folder: Path) -> None:
     with server_process(folder, "--replicas", "2", "--name", "random") as server:
-        first, second = replicas_of(server)
+        replicas = replicas_of(server)
         with ThreadPoolExecutor(2) as pool:
-            waiting = [pool.submit(ask, server, **SLOW) for _ in range(2)]
-            until(lambda: by_replica(server, "redraft_running") == [1, 1])
-            first.kill()
-            told = sorted((one.result() for one in waiting), key=lambda answer: answer.status_code)
-        assert [answer.status_code for answer in told] == [200, 502]
-        assert told[1].json()["error"]["code"] == "replica_ended"
+            endless = pool.submit(ask, server, **ENDLESS)
+            until(lambda: sum(by_replica(server, "redraft_running")) == 1)
+            number = by_replica(server, "redraft_running").index(1)
+            other = pool.submit(ask, server, **SLOW)
+            until(lambda: by_replica(server, "redraft_running") == [1, 1] or other.done())
+            replicas[number].kill()
+            told = endless.result()
+            assert (told.status_code, told.json()["error"]["code"]) == (502, "replica_ended")
+            assert other.result().status_code == 200
         assert all(ask(server, seed=seed).status_code == 200 for seed in range(4))
         until(lambda: [event for event, _ in told_of_replicas(server)] == ["replica_lost", "replica_back"])
         assert all(ask(server, seed=seed).status_code == 200 for seed in range(4))
         assert min(by_replica(server, "redraft_answers_total")) >= 1, "it has answered since"
-        assert second in replicas_of(server)
+        assert replicas[1 - number] in replicas_of(server)
 
 
 def test_one_that_cannot_be_started_again_is_given_up(folder: Path, tmp_path: Path) -> None:
@@ -430,30 +442,29 @@ def test_one_that_cannot_be_started_again_is_given_up(folder: Path, tmp_path: Pa
         assert ask(server).status_code == 200
         second.kill()
         assert server.process.wait(120) == 1
-        assert server.lines[-1] == "error: Every replica has ended; the log says why.\n"
+        until(lambda: server.lines[-1] == "error: Every replica has ended; the log says why.\n")
 
 
 def test_open_requests_end_before_the_server_does(folder: Path) -> None:
     with server_process(folder, "--replicas", "2", "--name", "random") as server, ThreadPoolExecutor(2) as pool:
         waiting = [pool.submit(ask, server, max_tokens=200, steps=16, confidence_threshold=1e-9) for _ in range(2)]
-        until(lambda: by_replica(server, "redraft_running") == [1, 1])
+        until(lambda: sum(one.done() for one in waiting) + sum(by_replica(server, "redraft_running")) >= 2)
         server.process.send_signal(signal.SIGTERM)
-        time.sleep(0.2)
-        late = ask(server)
-        assert (late.status_code, late.json()["error"]["code"]) == (503, "shutting_down")
         assert [one.result().status_code for one in waiting] == [200, 200]
-        assert server.process.wait(30) == 0
+        assert server.process.wait(120) == 0
 
 
 def test_a_second_ctrl_c_waits_for_nobody(folder: Path) -> None:
     options = ("--replicas", "2", "--name", "random", "--grace", "600")
     with server_process(folder, *options) as server, ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(ask, server, **SLOW)
+        waiting = pool.submit(ask, server, **ENDLESS)
         until(lambda: sum(by_replica(server, "redraft_running")) == 1)
         server.process.send_signal(signal.SIGINT)
-        time.sleep(0.3)
+        until(lambda: len(replicas_of(server)) == 1 and server.stopping())  # the idle one has ended
+        late = ask(server)
+        assert (late.status_code, late.json()["error"]["code"]) == (503, "shutting_down")
         server.process.send_signal(signal.SIGINT)
-        assert server.process.wait(30) == 0
+        assert server.process.wait(120) == 0
         assert waiting.result().json()["error"]["code"] == "shutting_down"
 
 
@@ -461,4 +472,4 @@ def test_replicas_do_not_outlive_the_server(folder: Path) -> None:
     with server_process(folder, "--replicas", "2", "--name", "random") as server:
         left = replicas_of(server)
         server.process.kill()
-        assert psutil.wait_procs(left, timeout=30)[1] == []
+        assert psutil.wait_procs(left, timeout=120)[1] == []
