@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -12,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 from pydantic import ValidationError
-from serving import CHAT, ScriptedEngine, scripted_server
+from serving import CHAT, ScriptedEngine, scripted_server, until
 
 from redraft.engine.settings import EngineSettings
 from redraft.llm import LLM
@@ -26,7 +25,7 @@ from redraft.serve.shapes.common import MOST_FIELDS, Shape
 from redraft.serve.shapes.completions import CompletionRequest
 from redraft.serve.shapes.messages import MessagesRequest
 from redraft.serve.shapes.two_sided import DecisionRequest
-from redraft.serve.threads import LARGE
+from redraft.serve.threads import LARGE, MOST_LARGE
 from redraft.text.placing import EncodedPrompt
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
@@ -92,7 +91,7 @@ def test_parsing_ends_when_the_server_does(llm: LLM, monkeypatch: pytest.MonkeyP
 
     def parse_slowly(body: bytes) -> Any:
         parsing.set()
-        held.wait(30)
+        held.wait(120)
         return parse(body)
 
     monkeypatch.setattr(json_route, "loads", parse_slowly)
@@ -107,7 +106,7 @@ def test_parsing_ends_when_the_server_does(llm: LLM, monkeypatch: pytest.MonkeyP
             asking = asyncio.create_task(
                 web.post("/v1/chat/completions", content=content, headers={"Content-Type": "application/json"})
             )
-            await asyncio.to_thread(parsing.wait, 30)
+            await asyncio.to_thread(parsing.wait, 120)
             await chosen.stop(0)
             return await asking
 
@@ -224,12 +223,13 @@ SHORT = CHAT | {"model": "other"}
 
 @contextlib.contextmanager
 def _server_that_reads_long(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, ScriptedEngine]]:
-    """A server that reads no long message before this ends; and its engine."""
-    held, read = threading.Event(), Planner.read_chat
+    """A server that reads no long message before this ends, with as many as it reads at a time; and its engine."""
+    held, read, reading = threading.Event(), Planner.read_chat, list[None]()
 
     def read_long(self: Planner, messages: Any, **how: Any) -> EncodedPrompt:
         if len(messages[0]["content"]) >= LARGE:
-            held.wait(30)
+            reading.append(None)
+            held.wait(120)
             return EncodedPrompt((2, 50))
         return read(self, messages, **how)
 
@@ -238,8 +238,8 @@ def _server_that_reads_long(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> Iterat
     with scripted_server(llm, engine) as url, ThreadPoolExecutor(12) as pool:
         try:
             for _ in range(12):
-                pool.submit(httpx.post, f"{url}/v1/chat/completions", json=LONG, timeout=60)
-            time.sleep(0.5)
+                pool.submit(httpx.post, f"{url}/v1/chat/completions", json=LONG)
+            until(lambda: len(reading) == MOST_LARGE)
             yield url, engine
         finally:
             held.set()
@@ -247,20 +247,20 @@ def _server_that_reads_long(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 def test_a_short_request_waits_for_no_long_ones(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     with _server_that_reads_long(llm, monkeypatch) as (url, engine):
-        assert httpx.post(f"{url}/v1/chat/completions", json=SHORT, timeout=10).status_code == 200
-        assert httpx.post(f"{url}/tokenize", json={"text": "Hello!"}, timeout=10).status_code == 200
+        assert httpx.post(f"{url}/v1/chat/completions", json=SHORT).status_code == 200
+        assert httpx.post(f"{url}/tokenize", json={"text": "Hello!"}).status_code == 200
         assert len(engine.requests) == 1
     assert len(engine.requests) == 13
 
 
 def test_the_time_of_a_request_runs_while_it_is_read(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
     with _server_that_reads_long(llm, monkeypatch) as (url, engine):
-        late = httpx.post(f"{url}/v1/chat/completions", json=LONG | {"timeout": 0.25}, timeout=10)
+        late = httpx.post(f"{url}/v1/chat/completions", json=LONG | {"timeout": 0.25})
         assert (late.status_code, late.json()["error"]["code"]) == (408, "timeout")
-        assert httpx.post(f"{url}/v1/chat/completions", json=SHORT | {"timeout": 8}, timeout=10).status_code == 200
-        assert 0 < (engine.requests[0].timeout or 0) < 8
+        assert httpx.post(f"{url}/v1/chat/completions", json=SHORT | {"timeout": 60}).status_code == 200
+        assert 0 < (engine.requests[0].timeout or 0) < 60
     assert len(engine.requests) == 13, "one whose time was over went on to the engine"
-    assert min(request.timeout or 0 for request in engine.requests[1:]) < 600 - 0.5
+    assert sum((request.timeout or 0) < 600 - 0.25 for request in engine.requests[1:]) >= MOST_LARGE
 
 
 def test_a_client_that_leaves_while_its_request_is_read_leaves_its_place(
@@ -270,10 +270,7 @@ def test_a_client_that_leaves_while_its_request_is_read_leaves_its_place(
         with pytest.raises(httpx.ReadTimeout):
             httpx.post(f"{url}/v1/chat/completions", json=LONG, timeout=0.5)
         left = 'redraft_requests_total{endpoint="/v1/chat/completions",status="499"} 1.0'
-        deadline = time.monotonic() + 10
-        while left not in httpx.get(f"{url}/metrics").text:
-            assert time.monotonic() < deadline, "it holds its place until it is read"
-            time.sleep(0.02)
+        until(lambda: left in httpx.get(f"{url}/metrics").text)
     assert len(engine.requests) == 12
 
 

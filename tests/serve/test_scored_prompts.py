@@ -1,6 +1,7 @@
 """`echo` with `logprobs` in `/v1/completions`: prompts scored as evaluation harnesses ask for it."""
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +17,7 @@ from test_two_sided import SLOW
 
 from redraft.llm import LLM
 from redraft.serve.scoring_queue import Prompts, Scores, ScoringQueue
+from redraft.serve.settings import ServeSettings
 
 PROMPT = "The sea is salty 🙂 because"
 
@@ -197,17 +199,21 @@ class _Held(ScriptedEngine):
         self.open = threading.Event()
 
     async def run(self, function: Callable[[], Any]) -> Any:
-        await asyncio.to_thread(self.open.wait, 60)
+        await asyncio.to_thread(self.open.wait, 120)
         return await super().run(function)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_prompt_that_is_scored_takes_no_longer_than_the_request_may(llm: LLM, stream: bool) -> None:
-    """Its answer is soon there, but the prompt's numbers come before it."""
-    engine = _Held(llm)
+def test_a_prompt_that_is_scored_takes_no_longer_than_the_request_may(
+    llm: LLM, monkeypatch: pytest.MonkeyPatch, stream: bool
+) -> None:
+    """Its answer, for which there is time enough here, is soon there, but the prompt's numbers come before it."""
+    engine, limit, asked = _Held(llm), ServeSettings.limit, itertools.count()
+    enough = lambda settings, timeout: 60.0 if next(asked) == 0 else limit(settings, timeout)  # noqa: E731
+    monkeypatch.setattr(ServeSettings, "limit", enough)
     body = {"model": "scripted", "prompt": "a", "max_tokens": 2, "echo": True, "logprobs": 1, "timeout": 0.25}
     with scripted_server(llm, engine) as url:
-        answer = httpx.post(f"{url}/v1/completions", json=body | {"stream": stream}, timeout=20)
+        answer = httpx.post(f"{url}/v1/completions", json=body | {"stream": stream})
         engine.open.set()
     assert answer.status_code == (200 if stream else 408)
     assert "The answer was not finished within 0.25 seconds." in answer.text
@@ -220,7 +226,7 @@ def test_a_stream_whose_prompt_is_not_scored_when_the_grace_ends_is_told_so(fold
             lines = filling.iter_lines()  # which would end with this if nobody held it
             next(lines)  # the filling has begun, and the prompt waits for its turn
             with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60) as answer:
-                stopped = pool.submit(server.stop, seconds=30)
+                stopped = pool.submit(server.stop, seconds=120)
                 told = answer.read().decode()
         assert stopped.result() == 0
     assert '"code":"shutting_down"' in told

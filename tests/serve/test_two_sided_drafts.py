@@ -1,5 +1,6 @@
 """Streamed fillings and edits: drafts as they settle, errors before and after the first of them, clients that leave."""
 
+import contextlib
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -89,9 +90,8 @@ def test_what_is_refused_is_an_ordinary_error(http: httpx.Client, path: str, bod
 
 
 def test_a_failure_on_the_way_is_an_event(folder: Path) -> None:
-    with server_process(folder, "--name", "random", "--timeout", "2") as server:
-        with httpx.Client(base_url=server.url, timeout=60) as http:
-            *_, (name, last) = streamed(http, "/v1/fill", SLOW)
+    with started_within_its_time(folder) as (server, told):
+        *_, (name, last) = told
         until(lambda: any('"path": "/v1/fill"' in line for line in server.lines))
         assert server.metric("redraft_refused_total") == 1
     assert (name, last["error"]["code"]) == ("error", "timeout")
@@ -99,12 +99,24 @@ def test_a_failure_on_the_way_is_an_event(folder: Path) -> None:
     assert (line["status"], line["error"]) == (200, "timeout")
 
 
+@contextlib.contextmanager
+def started_within_its_time(folder: Path) -> Iterator[tuple[ServerProcess, list[tuple[str, Any]]]]:
+    """A server, and what it told of a filling whose time was over once it had begun; a stalled one needs more time."""
+    for seconds in (2, 10, 100):
+        with server_process(folder, "--name", "random", "--timeout", str(seconds)) as server:
+            with httpx.stream("POST", f"{server.url}/v1/fill", json=SLOW | {"stream": True}) as answer:
+                told = list(events(answer))
+            if answer.status_code == 200 or seconds == 100:
+                yield server, told
+                return
+
+
 def test_a_stream_that_is_open_when_the_grace_ends_is_told_so(folder: Path) -> None:
     with server_process(folder, "--name", "random", "--grace", "0.5") as server, ThreadPoolExecutor(1) as pool:
         with httpx.stream("POST", f"{server.url}/v1/fill", json=SLOW | {"stream": True}, timeout=60) as answer:
             told = events(answer)
             assert next(told)[0] == "start"
-            stopped = pool.submit(server.stop, seconds=30)
+            stopped = pool.submit(server.stop, seconds=120)
             *_, (name, last) = told
         assert stopped.result() == 0
     assert (name, last["error"]["code"]) == ("error", "shutting_down")
@@ -117,8 +129,8 @@ def test_a_client_that_leaves_ends_the_work(http: httpx.Client, server: ServerPr
         assert next(told)[0] == "start"
         assert next(told)[0] == "denoise"
     fast = {"model": "random", "prefix": "a", "suffix": "b", "max_tokens": 2, "steps": 1}
-    assert http.post("/v1/fill", json=fast, timeout=20).status_code == 200
-    assert server.metric("redraft_cancelled_total") == before + 1
+    assert http.post("/v1/fill", json=fast).status_code == 200
+    until(lambda: server.metric("redraft_cancelled_total") == before + 1)
 
 
 def test_a_client_that_leaves_before_its_turn_leaves_its_place(llm: LLM) -> None:
