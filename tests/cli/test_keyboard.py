@@ -43,7 +43,7 @@ def test_keys_are_kept_and_not_shown() -> None:
         assert _until(ours, ">").count("hidden") == 1
         os.write(ours, b"shown\n")
         assert _until(ours, "again shown>").count("shown") == 2
-        assert program.wait(20) == 0
+        assert program.wait(120) == 0
     finally:
         program.kill()
         os.close(ours)

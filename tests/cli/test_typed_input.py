@@ -105,4 +105,4 @@ def test_ctrl_c_empties_a_block_and_ctrl_d_ends(terminal: Terminal) -> None:
     assert terminal.enter("next\r") == "next"
     terminal.press("", "> ")
     assert terminal.enter("\x04") is None
-    assert terminal.program.wait(20) == 0
+    assert terminal.program.wait(120) == 0

@@ -18,7 +18,7 @@ def driven(engine: Engine, body: Callable[[AsyncEngine], Awaitable[None]]) -> No
     async def main() -> None:
         front = AsyncEngine(engine)
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(120):
                 await body(front)
         finally:
             await front.close(drain=False)

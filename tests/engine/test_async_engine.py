@@ -202,7 +202,7 @@ class TestRun:
             asking = [asyncio.create_task(ask_again()) for _ in range(3)]
             await asyncio.sleep(0.05)
             try:
-                assert end_of(await asyncio.wait_for(collect(front.stream(ask(1))), 10)).finish_reason == "length"
+                assert end_of(await asyncio.wait_for(collect(front.stream(ask(1))), 60)).finish_reason == "length"
             finally:
                 for task in asking:
                     task.cancel()
@@ -220,7 +220,7 @@ class TestRun:
                 await asyncio.sleep(0.005)
             first = len(made), front.stats().counters.forwards
             for answer in (early, asyncio.create_task(collect(front.stream(ask(2))))):
-                assert end_of(await asyncio.wait_for(answer, 30)).finish_reason == "length"
+                assert end_of(await asyncio.wait_for(answer, 60)).finish_reason == "length"
             assert len(made) - first[0] >= front.stats().counters.forwards - first[1] - 1
             work.cancel()
 
@@ -282,10 +282,10 @@ class TestClosing:
         async def body(front: AsyncEngine) -> None:
             with ThreadPoolExecutor(1) as pool:
                 asyncio.get_running_loop().set_default_executor(pool)
-                waiting = asyncio.create_task(asyncio.to_thread(held.wait, 30))
+                waiting = asyncio.create_task(asyncio.to_thread(held.wait, 120))
                 await asyncio.sleep(0)
                 try:
-                    await asyncio.wait_for(front.close(drain=True, timeout=1), 10)
+                    await asyncio.wait_for(front.close(drain=True, timeout=1), 60)
                 finally:
                     held.set()
                     await waiting
@@ -312,14 +312,14 @@ class TestClosing:
 
         def held_forward(work: Sequence[Segment], meanwhile: Callable[[], None]) -> list[DenoiseResult]:
             running.set()
-            held.wait(10)
+            held.wait(60)
             return run_forward(work, meanwhile)
 
         engine.runner.run = held_forward  # type: ignore[method-assign]
 
         async def body(front: AsyncEngine) -> None:
             kept = await front.submit([ask(1)])  # dropping it would cancel the request, perhaps before its forward
-            assert await asyncio.to_thread(running.wait, 30)
+            assert await asyncio.to_thread(running.wait, 60)
             left, waiting = (asyncio.create_task(front.run(lambda: 1)) for _ in range(2))
             await asyncio.sleep(0.05)
             left.cancel()
@@ -328,7 +328,7 @@ class TestClosing:
             held.set()
             await closing
             with pytest.raises(EngineError, match="has stopped"):
-                await asyncio.wait_for(waiting, 5)
+                await asyncio.wait_for(waiting, 60)
             del kept
 
         driven(engine, body)

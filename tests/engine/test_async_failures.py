@@ -86,7 +86,7 @@ class TestFailure:
             for i, one in enumerate(streams):
                 why = "MemoryError: no room" if i < MOST_FAILURES else "engine has stopped"
                 with pytest.raises(EngineError, match=why):
-                    await asyncio.wait_for(collect(one), 10)
+                    await asyncio.wait_for(collect(one), 60)
             await front.ended()
 
         driven(engine, body)
@@ -130,7 +130,7 @@ class TestFailure:
                 assert await front.run(lambda: 1) == 1
                 told = await asyncio.gather(front.run(lambda: encode(error)), return_exceptions=True)  # noqa: B023
                 assert told == [error]
-            await asyncio.wait_for(front.ended(), 10)
+            await asyncio.wait_for(front.ended(), 60)
             with pytest.raises(EngineError, match="engine has stopped"):
                 await front.run(lambda: 1)
 
@@ -149,7 +149,7 @@ class TestFailure:
 
         async def body(front: AsyncEngine) -> None:
             answers = (collect(front.stream(ask(i))) for i in range(3))
-            told = await asyncio.wait_for(asyncio.gather(*answers, return_exceptions=True), 30)
+            told = await asyncio.wait_for(asyncio.gather(*answers, return_exceptions=True), 60)
             assert all(isinstance(error, EngineError) for error in told)
             while front.healthy:
                 await asyncio.sleep(0.005)
@@ -199,7 +199,7 @@ class TestFailure:
         class Slow(Broken):
             def run(self, work: object, meanwhile: Callable[[], None]) -> object:
                 runs.set()
-                closing.wait(10)
+                closing.wait(60)
                 return super().run(work, meanwhile)
 
         engine.runner = Slow(engine.runner, 1)  # type: ignore[assignment]
@@ -212,7 +212,7 @@ class TestFailure:
             stop = asyncio.create_task(front.close(drain=False))
             await asyncio.sleep(0.05)
             closing.set()
-            await asyncio.wait_for(stop, 10)
+            await asyncio.wait_for(stop, 60)
             await asyncio.gather(answer, work, return_exceptions=True)
             assert not made
 

@@ -54,7 +54,7 @@ def test_who_has_it_enters_again_past_those_who_wait() -> None:
         time.sleep(0.05)  # it stands at the turn
         with lock, lock:
             order.append("own")
-    thread.join(10)
+    thread.join()
     assert order == ["own", "other"]
 
 

@@ -308,11 +308,11 @@ def test_an_end_that_another_thread_is_still_telling_is_the_last_event(
             super().append(event)
             if isinstance(event, Finished) and event.request_id == 2:
                 told.set()
-                taken.wait(10)
+                taken.wait(60)
                 time.sleep(0.1)  # the other thread asks for more meanwhile
 
     def reader() -> None:
-        told.wait(10)
+        told.wait(60)
         for event in events:
             read.append(event)
             if isinstance(event, Finished):
@@ -326,7 +326,7 @@ def test_an_end_that_another_thread_is_still_telling_is_the_last_event(
     with ThreadPoolExecutor(1) as pool:
         reading = pool.submit(reader)
         assert untimed(list(engine.answer([one]))) == expected(make, one)
-        reading.result(10)
+        reading.result(60)
     assert untimed(read) == expected(make, two)
 
 
@@ -349,7 +349,7 @@ def test_ctrl_c_at_the_lock_leaves_it_to_other_threads(make: Make, monkeypatch: 
     with pytest.raises(KeyboardInterrupt):
         list(events)
     with ThreadPoolExecutor(1) as pool:
-        assert isinstance(pool.submit(lambda: list(engine.answer([ask(2)]))[-1]).result(timeout=20), Finished)
+        assert isinstance(pool.submit(lambda: list(engine.answer([ask(2)]))[-1]).result(timeout=60), Finished)
 
 
 def test_ctrl_c_while_requests_are_opened_leaves_none_of_them_open(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,11 +73,11 @@ def test_what_is_left_while_another_thread_captures_waits_for_it() -> None:
     def capture() -> None:
         with streams.keeping_pools():
             begun.set()
-            over.wait(10)
+            over.wait(60)
 
     thread = threading.Thread(target=capture)
     thread.start()
-    begun.wait(10)
+    begun.wait(60)
     del memory
     assert len(there) == 1
     over.set()

@@ -35,13 +35,13 @@ def test_a_switched_operation_leaves_other_threads_alone() -> None:
     seen = list[str | None]()
 
     def other() -> None:
-        inside.wait(10)
+        inside.wait(60)
         seen.append(_forced())
         done.set()
 
     def waiting() -> str | None:
         inside.set()
-        assert done.wait(10)
+        assert done.wait(60)
         return kernels.forced()
 
     thread = threading.Thread(target=other)

@@ -89,13 +89,13 @@ class ServerProcess:
                 self._started.set()
         self._started.set()
 
-    def wait(self, seconds: float = 120) -> "ServerProcess":
+    def wait(self, seconds: float = 240) -> "ServerProcess":
         """Until requests are taken."""
         assert self._started.wait(seconds), "".join(self.lines)
         assert self.url, "".join(self.lines)
         return self
 
-    def stop(self, number: int = signal.SIGTERM, seconds: float = 60) -> int:
+    def stop(self, number: int = signal.SIGTERM, seconds: float = 120) -> int:
         """Tell it to stop; its exit code."""
         self.process.send_signal(number)
         return self.process.wait(seconds)
@@ -109,7 +109,7 @@ class ServerProcess:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        self._reader.join(10)
+        self._reader.join(60)
         assert self.process.stderr is not None
         self.process.stderr.close()
 
@@ -229,14 +229,14 @@ def scripted_server(llm: LLM, engine: ScriptedEngine | AsyncEngine, **settings: 
     server = uvicorn.Server(uvicorn.Config(create_app(service), log_config=None, lifespan="off"))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while not server.started and time.monotonic() < deadline:
         time.sleep(0.01)
     try:
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(60)
         listener.close()
 
 

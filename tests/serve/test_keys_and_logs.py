@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -191,12 +190,13 @@ def test_what_the_client_is_told_is_no_failure(caplog: pytest.LogCaptureFixture)
 
 def _line(server: ServerProcess, request_id: str) -> dict[str, Any]:
     """The log line of a request; it may be written a moment after the answer is read."""
-    for _ in range(1500):
-        for line in server.lines:
-            if line.startswith("{") and json.loads(line).get("id") == request_id:
-                return json.loads(line)
-        time.sleep(0.02)
-    raise AssertionError("no log line")
+
+    def found() -> list[dict[str, Any]]:
+        told = [json.loads(line) for line in server.lines if line.startswith("{")]
+        return [facts for facts in told if facts.get("id") == request_id]
+
+    until(lambda: bool(found()))
+    return found()[0]
 
 
 def test_keys_are_read_or_refused(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_a_chunked_body_is_limited_too(http: httpx.Client) -> None:
 
 def test_a_body_that_says_it_is_far_too_large_is_not_waited_for(http: httpx.Client) -> None:
     address = http.base_url.host, http.base_url.port
-    with socket.create_connection(address, timeout=20) as connection:
+    with socket.create_connection(address, timeout=120) as connection:
         connection.sendall(
             b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\nx"
         )

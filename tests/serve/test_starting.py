@@ -45,14 +45,14 @@ def test_a_stop_does_not_wait_for_the_warm_up_and_knows_that_it_goes_on(
 
     def warm_up(self: EagerRunner) -> None:
         begun.set()
-        assert over.wait(60)
+        assert over.wait(120)
 
     monkeypatch.setattr(EagerRunner, "warm_up", warm_up)
 
     async def life() -> None:
         loading = asyncio.create_task(service.load(lambda: llm))
         assert await asyncio.to_thread(begun.wait, 60)
-        await asyncio.wait_for(service.stop(0), 30)
+        await asyncio.wait_for(service.stop(0), 60)
         assert (service.phase, service.busy) == ("stopping", True)
         over.set()
         await loading
@@ -76,7 +76,7 @@ def test_who_could_not_know_of_a_stop_yet_is_still_told_of_it(monkeypatch: pytes
         with pytest.raises(Fault, match="shutting down"):
             await service.admit("answers").__aenter__()
         waits.cancel()
-        await asyncio.wait_for(service.stop(0), 20)
+        await asyncio.wait_for(service.stop(0), 60)
 
     asyncio.run(life())
 
@@ -151,7 +151,7 @@ def test_a_server_can_be_stopped_before_it_is_ready(folder: Path, script: str, d
             assert server.stdout is not None
             assert server.stdout.readline() == f"{doing}\n"
             server.send_signal(number)
-            _, said = server.communicate(timeout=30)
+            _, said = server.communicate(timeout=120)
             assert (server.returncode, said) == (0, "")
         finally:
             server.kill()
