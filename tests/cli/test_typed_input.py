@@ -2,11 +2,12 @@
 
 import json
 import os
-import select
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 
+import psutil
 import pytest
 
 pty = pytest.importorskip("pty", reason="needs terminals as Unix has them")
@@ -47,14 +48,14 @@ class Terminal:
         return json.loads(self._until(">")[:-1])
 
     def interrupt(self, until: str) -> None:
-        """Press Ctrl-C, again if nothing happens: Python overlooks one between showing its prompt and waiting."""
-        self._until(until, in_silence="\x03")
+        """Press Ctrl-C while the program sleeps: Python overlooks one between showing its prompt and waiting."""
+        while psutil.Process(self.program.pid).status() != psutil.STATUS_SLEEPING:
+            time.sleep(0.01)
+        self.press("\x03", until)
 
-    def _until(self, mark: str, in_silence: str = "") -> str:
+    def _until(self, mark: str) -> str:
         seen = b""
         while not seen.endswith(mark.encode()):
-            while not select.select([self._ours], [], [], 0.5)[0]:
-                os.write(self._ours, in_silence.encode())
             seen += os.read(self._ours, 1)
         return seen.decode()
 
