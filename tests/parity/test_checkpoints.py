@@ -9,9 +9,13 @@ import torch
 from transformers import DiffusionGemmaConfig
 from transformers.models.diffusion_gemma import DiffusionGemmaForBlockDiffusion as Reference
 
+from gguf_file import write_gguf
 from redraft.config import ModelConfig
+from redraft.model.convert import convert_folder
 from redraft.model.initialise import initialise
+from redraft.model.names import is_vision, to_hugging_face
 from redraft.model.presets import preset
+from redraft.model.quantize import quantize_folder
 from redraft.model.transformer import Transformer
 from redraft.model.weights import load_model, save_model
 
@@ -46,6 +50,30 @@ def test_what_we_save_transformers_loads_with_equal_logits(
         assert torch.equal(tensor, original[name]), name
     # Not to the last bit: products differ with the alignment of the memory that weights were read into.
     assert (reference_logits(loaded.eval()) - reference_logits(reference)).abs().max() <= 1e-5
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("kind", ["fp8", "gguf"])
+def test_what_we_convert_transformers_loads(reference_folder: Path, tmp_path: Path, kind: str, dtype: str) -> None:
+    """With the vision tower, which quantization keeps; Transformers makes up one where a GGUF file has none."""
+    source = tmp_path / f"model.{kind}"
+    if kind == "fp8":
+        quantize_folder(reference_folder, source, "fp8")
+    else:
+        write_gguf(reference_folder, source)
+    convert_folder(source, tmp_path / "out", dtype)
+    loaded, info = Reference.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not info["unexpected_keys"]
+    assert not info["mismatched_keys"]
+    assert any(info["missing_keys"]) == (kind == "gguf")
+    assert all(map(is_vision, info["missing_keys"]))
+    assert loaded.dtype == getattr(torch, dtype)
+    ours, theirs = load_model(source, "cpu", dtype), loaded.state_dict()
+    assert (ours.vision is None) == (kind == "gguf")
+    for name, tensor in ours.state_dict().items():
+        assert torch.equal(theirs[to_hugging_face(name)], tensor), name
+    if dtype == "float32":
+        assert (own_logits(ours) - reference_logits(loaded.eval())).abs().max() <= 1e-5
 
 
 def test_sharded_checkpoints_of_transformers_load(reference: Reference, model: Transformer, tmp_path: Path) -> None:

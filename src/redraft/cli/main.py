@@ -14,6 +14,7 @@ import typer
 from redraft.checks import TEMPERATURES
 from redraft.cli import bench, evaluate
 from redraft.cli.chat import chat
+from redraft.cli.convert import convert
 from redraft.cli.decide import decide
 from redraft.cli.distill import distill
 from redraft.cli.edit import edit
@@ -48,7 +49,7 @@ _PANELS = {
     "Write": (generate, chat, fill, edit, next_edit, decide),
     "Look": (score, replay, inspect),
     "Serve and measure": (serve,),
-    "Make models": (train, distill, merge, quantize),
+    "Make models": (train, distill, merge, convert, quantize),
 }
 for panel, commands in _PANELS.items():
     for command in commands:

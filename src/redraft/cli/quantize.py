@@ -9,6 +9,7 @@ import typer
 
 from redraft.cli.options import JsonFlag, option
 from redraft.cli.output import print_json
+from redraft.cli.progress import progress_of
 from redraft.cli.stopping import stopped_by_sigterm
 from redraft.errors import SettingError
 
@@ -26,27 +27,16 @@ def quantize(
     json: JsonFlag = False,
 ) -> None:
     """Write a smaller copy of a model, in FP8 or INT4."""
-    from rich.console import Console
-    from rich.progress import Progress
-
     from redraft.kernels.cpu import return_freed_memory
-    from redraft.model.folders import resolve_folder
     from redraft.model.quantize import quantize_folder
     from redraft.quant.int4 import INT4_GROUP
 
     if group is not None and format == "fp8":
         raise SettingError("--group needs --format int4; fp8 has no groups.")
     return_freed_memory()
-    console = Console(stderr=True)
-    with stopped_by_sigterm(), Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("quantizing", total=None)
-        summary = quantize_folder(
-            resolve_folder(model),
-            out,
-            format,
-            group=INT4_GROUP if group is None else group,
-            progress=lambda done, whole: bar.update(task, completed=done, total=whole),
-        )
+    group = INT4_GROUP if group is None else group
+    with stopped_by_sigterm(), progress_of("quantizing") as progress:
+        summary = quantize_folder(model, out, format, group=group, progress=progress)
     if json:
         print_json({"model": model, "out": str(out)} | summary)
         return

@@ -20,10 +20,11 @@ from torch import Tensor
 
 from redraft.errors import CheckpointError, SettingError, one_of
 from redraft.model.checkpoint import Checkpoint
-from redraft.model.folders import CONFIG_FILE, copy_beside, read_json, write_json
+from redraft.model.copying import check_finite, check_target, write_copy
+from redraft.model.folders import CONFIG_FILE, read_json, resolve_folder
+from redraft.model.layouts import Weight
 from redraft.model.names import EXPERTS, split_experts, to_hugging_face
-from redraft.model.shards import MAX_SHARD_SIZE, check_shard_size, write_shards
-from redraft.outputs import check_new, staged_folder
+from redraft.model.shards import MAX_SHARD_SIZE
 from redraft.quant.fp8 import quantize_fp8
 from redraft.quant.int4 import INT4_GROUP, check_group, quantize_int4
 
@@ -61,7 +62,7 @@ def requantization_refusal(stored: Mapping[str, str], asked: str | None) -> str 
 
 
 def quantize_folder(
-    source: Path,
+    source: str | Path,
     target: Path,
     format: str,
     *,
@@ -69,51 +70,39 @@ def quantize_folder(
     max_shard_size: int = MAX_SHARD_SIZE,
     progress: Callable[[int, int], None] = lambda done, whole: None,
 ) -> dict[str, Any]:
-    """Write a quantized copy of the model folder `source` to the new or empty folder `target`; returns what it holds.
+    """Write a quantized copy of the model `source` (see `resolve_folder`) to the new or empty folder `target`.
+
+    Returns the bytes of each format.
 
     Host memory holds one shard and one weight at a time, and what the C library keeps of freed memory
     (`kernels.cpu.return_freed_memory`). `progress` is called with the weights done and the total.
     Raises `SettingError` for an unknown format, a group that does not fit, a shard size below 1 or a target that cannot
-    be made, and `CheckpointError` for a source that is damaged, has values that are not finite, or is quantized
-    already. Nothing is left behind on failure.
+    be made, `HubError` for a hub id that cannot be resolved, and `CheckpointError` for a source that is damaged, has
+    values that are not finite, or is quantized already. Nothing is left behind on failure.
     """
     if format not in QUANTIZATIONS:
         raise SettingError(f"format is {format!r}; it must be {one_of(QUANTIZATIONS)}.", "format")
-    check_shard_size(max_shard_size)
-    check_new(target)
-    checkpoint = Checkpoint(source)
+    check_target(target, max_shard_size)
+    checkpoint = Checkpoint(resolve_folder(source))
     if checkpoint.formats:
-        raise CheckpointError(f"{source} is quantized already; quantize the bf16 weights.")
+        raise CheckpointError(f"{checkpoint.folder} is quantized already; quantize the bf16 weights.")
     for inputs in (checkpoint.config.hidden_size, checkpoint.config.moe_intermediate_size) if format == "int4" else ():
         check_group(inputs, group)
     sizes = Counter[str]()
-    with staged_folder(target, last=CONFIG_FILE) as work:
-        write_shards(_tensors(checkpoint, format, group, sizes, progress), work, max_shard_size)
-        _write_description(source, work, format, group)
+
+    def stored(name: str) -> Iterator[tuple[str, Tensor]]:
+        kept_as = weight_format(name, format)
+        for key, tensor in _stored(name, checkpoint.weight(name), kept_as, group):
+            sizes[kept_as or "not quantized"] += tensor.nbytes
+            yield key, tensor
+
+    config = read_json(checkpoint.folder / CONFIG_FILE) | {"quantization_config": _quantization_config(format, group)}
+    write_copy(checkpoint, target, stored, config, max_shard_size=max_shard_size, progress=progress)
     return {"format": format, "bytes": sizes.total(), "bytes_by_format": dict(sizes)}
 
 
-def _tensors(
-    checkpoint: Checkpoint, format: str, group: int, sizes: Counter[str], progress: Callable[[int, int], None]
-) -> Iterator[tuple[str, Tensor]]:
-    """All tensors of the files, with their names there; adds up the bytes of each number format in `sizes`."""
-    for done, name in enumerate(checkpoint.names(), 1):
-        kept_as = weight_format(name, format)
-        for key, tensor in _stored(checkpoint, name, kept_as, group):
-            sizes[kept_as or "not quantized"] += tensor.nbytes
-            yield key, tensor
-        progress(done, len(checkpoint.shapes))
-
-
-def check_finite(name: str, weight: Tensor) -> None:
-    """Raise `CheckpointError` if one of our weights has infinite or NaN values."""
-    if not all(end.isfinite() for end in weight.aminmax()):  # without a copy, and NaN is both ends
-        raise CheckpointError(f"{to_hugging_face(name)} has infinite or NaN values.")
-
-
-def _stored(checkpoint: Checkpoint, name: str, kept_as: str | None, group: int) -> Iterator[tuple[str, Tensor]]:
+def _stored(name: str, weight: Weight, kept_as: str | None, group: int) -> Iterator[tuple[str, Tensor]]:
     """The tensors of one of our weights as the files hold them."""
-    weight = checkpoint.weight(name)
     assert isinstance(weight, Tensor)
     if kept_as is None:
         check_finite(name, weight)
@@ -146,13 +135,6 @@ def _quantized(matrix: Tensor, format: str, group: int) -> dict[str, Tensor]:
         ".weight_scale": packed.scale.contiguous(),
         ".weight_shape": torch.tensor(matrix.shape),
     }
-
-
-def _write_description(source: Path, folder: Path, format: str, group: int) -> None:
-    """Write the config that describes the weights, and copy the files beside it."""
-    config = read_json(source / CONFIG_FILE) | {"quantization_config": _quantization_config(format, group)}
-    write_json(folder / CONFIG_FILE, config)
-    copy_beside(source, folder)
 
 
 def _quantization_config(format: str, group: int) -> dict[str, Any]:

@@ -1,16 +1,17 @@
-"""Writing a model's weights: one file, or several with an index, under the names that Hugging Face gives them."""
+"""Writing a model's folder: its weights in one file, or in several with an index, and what describes them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from safetensors.torch import save_file
 from torch import Tensor
 
 from redraft.errors import SettingError
 from redraft.model.files import INDEX_FILE, SINGLE_FILE
-from redraft.model.folders import write_json
+from redraft.model.folders import CONFIG_FILE, copy_beside, write_json
 
 MAX_SHARD_SIZE = 5_000_000_000
 """Bytes of a file, unless a single tensor is larger."""
@@ -20,6 +21,25 @@ def check_shard_size(size: int) -> None:
     """Raise `SettingError` for a size that no file could have."""
     if size < 1:
         raise SettingError(f"max_shard_size is {size}; it must be at least 1 byte.", "max_shard_size")
+
+
+def write_model(
+    tensors: Iterable[tuple[str, Tensor]],
+    folder: Path,
+    config: Mapping[str, Any],
+    *,
+    like: Path | None,
+    max_size: int = MAX_SHARD_SIZE,
+) -> list[str]:
+    """Write weights as `write_shards` does, config.json, and what else describes the model folder `like`.
+
+    Returns the names of the weights' files.
+    """
+    written = write_shards(tensors, folder, max_size)
+    write_json(folder / CONFIG_FILE, config)
+    if like is not None:
+        copy_beside(like, folder)
+    return written
 
 
 def write_shards(tensors: Iterable[tuple[str, Tensor]], folder: Path, max_size: int = MAX_SHARD_SIZE) -> list[str]:

@@ -23,7 +23,7 @@ from redraft.model.adapters import Adapter, merge
 from redraft.model.base import Model
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.files import INDEX_FILE, SINGLE_FILE
-from redraft.model.folders import CONFIG_FILE, copy_beside, read_json, resolve_folder, write_json
+from redraft.model.folders import CONFIG_FILE, read_json, resolve_folder
 from redraft.model.int4_experts import int4_layers, read_experts
 from redraft.model.layouts import Weight, chunks
 from redraft.model.linear import through_kernels
@@ -31,7 +31,7 @@ from redraft.model.moe import Experts
 from redraft.model.names import EXPERTS, to_hugging_face
 from redraft.model.placement import machine_memory, resolve_device, resolve_dtype
 from redraft.model.quantize import check_requantization
-from redraft.model.shards import MAX_SHARD_SIZE, check_shard_size, write_shards
+from redraft.model.shards import MAX_SHARD_SIZE, check_shard_size, write_model
 from redraft.model.transformer import Transformer
 from redraft.model.vision import VisionTower
 from redraft.outputs import staged_folder
@@ -126,10 +126,8 @@ def save_model(
     former = _weight_files(folder) if folder.exists() else set[str]()
     with staged_folder(folder, last=CONFIG_FILE) as work:
         files = ((to_hugging_face(name), tensor.cpu().contiguous()) for name, tensor in tensors)
-        written = write_shards(files, work, max_shard_size)
-        write_json(work / CONFIG_FILE, model.config.to_dict() | {"dtype": str(model.dtype).removeprefix("torch.")})
-        if like is not None:
-            copy_beside(like, work)
+        config = model.config.to_dict() | {"dtype": str(model.dtype).removeprefix("torch.")}
+        written = write_model(files, work, config, like=like, max_size=max_shard_size)
         if SINGLE_FILE not in written:  # else it would be read instead of the shards, should moving them be interrupted
             (folder / SINGLE_FILE).unlink(missing_ok=True)
         (folder / INDEX_FILE).unlink(missing_ok=True)  # the shards that it names are replaced
@@ -175,14 +173,18 @@ def _allocate(module: nn.Module, device: torch.device, dtype: torch.dtype) -> No
 def _fill(targets: Mapping[str, Tensor], names: Iterable[str], read: Callable[[str], Weight]) -> None:
     """Fill every weight that is among the targets, one at a time; quantized ones are dequantized to its dtype."""
     for name in filter(targets.__contains__, names):
-        weight, target = read(name), targets[name]
-        if not EXPERTS.fullmatch(name):
-            _copy(weight, target)
-            continue
-        first = 0
-        for part in chunks(weight):  # all of a layer in fp32 would take several times the memory of what they become
-            _copy(part, target[first : first + part.shape[0]])
-            first += part.shape[0]
+        copy_in_full(name, read(name), targets[name])
+
+
+def copy_in_full(name: str, weight: Weight, target: Tensor) -> None:
+    """Copy one of our weights to `target`; a quantized one is dequantized to its dtype."""
+    if not EXPERTS.fullmatch(name):
+        _copy(weight, target)
+        return
+    first = 0
+    for part in chunks(weight):  # all of a layer in fp32 would take several times the memory of what they become
+        _copy(part, target[first : first + part.shape[0]])
+        first += part.shape[0]
 
 
 def _copy(weight: Weight, target: Tensor) -> None:

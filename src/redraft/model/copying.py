@@ -1,0 +1,58 @@
+"""Copies of model folders whose weights are stored in another way, made one weight at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from redraft.errors import CheckpointError
+from redraft.model.checkpoint import Checkpoint
+from redraft.model.folders import CONFIG_FILE
+from redraft.model.names import to_hugging_face
+from redraft.model.shards import check_shard_size, write_model
+from redraft.outputs import check_new, staged_folder
+
+
+def check_target(target: Path, max_shard_size: int) -> None:
+    """Raise `SettingError` for a shard size below 1 and for a `target` that is not empty or cannot be made."""
+    check_shard_size(max_shard_size)
+    check_new(target)
+
+
+def check_finite(name: str, weight: Tensor) -> None:
+    """Raise `CheckpointError` if one of our weights has infinite or NaN values."""
+    if not is_finite(weight):
+        raise CheckpointError(f"{to_hugging_face(name)} has infinite or NaN values.")
+
+
+def is_finite(weight: Tensor) -> bool:
+    """Whether there are neither infinite nor NaN values."""
+    return all(end.isfinite() for end in weight.aminmax())  # without a copy, and NaN is both ends
+
+
+def write_copy(
+    checkpoint: Checkpoint,
+    target: Path,
+    stored: Callable[[str], Iterable[tuple[str, Tensor]]],
+    config: Mapping[str, Any],
+    *,
+    max_shard_size: int,
+    progress: Callable[[int, int], None],
+) -> None:
+    """Write a copy of an open folder to `target`, which `check_target` has looked at, with another config.
+
+    `stored` gives the tensors of each weight, by their names in the files, from our name of it. Host memory holds one
+    shard and one weight at a time. `progress` is called with the weights done and the total. Nothing is left behind on
+    failure.
+    """
+
+    def tensors() -> Iterator[tuple[str, Tensor]]:
+        for done, name in enumerate(checkpoint.names(), 1):
+            yield from stored(name)
+            progress(done, len(checkpoint.shapes))
+
+    with staged_folder(target, last=CONFIG_FILE) as work:
+        write_model(tensors(), work, config, like=checkpoint.folder, max_size=max_shard_size)
