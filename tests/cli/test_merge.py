@@ -36,6 +36,11 @@ def test_weights_that_are_no_numbers_are_named_and_nothing_is_left(cli: Cli, tmp
     assert not out.exists()
 
 
+def test_a_target_that_is_taken_is_refused_before_a_model_is_fetched(cli: Cli, tmp_path: Path) -> None:
+    refused = cli("merge", "nowhere/at-all", tmp_path, ".")
+    assert (refused.code, refused.err) == (2, "error: . already exists; name a new one.\n")
+
+
 STOPPED = """
 import os, shutil, sys
 from pathlib import Path

@@ -28,14 +28,14 @@ def merge(
     from redraft.model.adapters import adapter_for
     from redraft.model.adapters import merge as fold
     from redraft.model.checkpoint import Checkpoint
+    from redraft.model.copying import check_finite
     from redraft.model.folders import resolve_folder
     from redraft.model.placement import DTYPES
-    from redraft.model.quantize import check_finite
     from redraft.model.weights import filled, save_model
     from redraft.outputs import check_new
 
-    folder = resolve_folder(model)
     check_new(out)
+    folder = resolve_folder(model)
     checkpoint = Checkpoint(folder)
     change, dtype = adapter_for(checkpoint, adapter), checkpoint.dtype
     network = filled(checkpoint, torch.device("cpu"), dtype if dtype in DTYPES.values() else torch.float32)
