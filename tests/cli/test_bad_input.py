@@ -92,6 +92,10 @@ def test_numbers_of_thousands_of_digits(cli: Cli, tmp_path: Path, args: tuple[st
     refused(cli, words, *(arg.replace("{file}", str(file)) for arg in args), "--model", "/no/such/model")
 
 
+def test_launching_kernel_by_kernel_is_not_a_choice_without_compiling(cli: Cli) -> None:
+    refused(cli, "--no-capture has no effect with --eager", "bench", "train", "--eager", "--no-capture")
+
+
 @pytest.mark.parametrize("args", [("generate",), ("fill",), ("decide", "--choice", "a")])
 def test_standard_input_that_is_not_text(cli: Cli, args: tuple[str, ...]) -> None:
     refused(cli, "Standard input is not UTF-8 text: byte 1 cannot be decoded.", *args, "-", stdin=b"a\xff")

@@ -65,7 +65,7 @@ def trained(recipe: Recipe, *, capture: bool) -> tuple[list[float], list[Tensor]
     model.to(device)
     if recipe.lora is not None:
         adapt(model.to(torch.bfloat16), recipe.lora, 0)
-    recipe = dataclasses.replace(recipe, run=dataclasses.replace(recipe.run, capture=capture))
+    recipe = dataclasses.replace(recipe, run=dataclasses.replace(recipe.run, compile=True, capture=capture))
     masters = Masters(model, torch.bfloat16, recipe.optimizer)
     stream = TwoStream(model, recipe.objective, compiled=True, recompute=recipe.run.recompute)
     batch_pass = pass_for(stream, recipe)

@@ -34,8 +34,9 @@ def test_active_parameters_are_those_that_a_token_meets() -> None:
 
 def test_a_steps_arithmetic_counts_both_streams(recipe: Recipe) -> None:
     objective = ObjectiveSettings(self_conditioning=0.0, encoder_weight=0.0)
-    plain = dataclasses.replace(recipe, objective=objective)
-    data, config = recipe.data, recipe.model
+    sources = tuple(dataclasses.replace(source, prompt_weight=1.0) for source in recipe.data.sources)
+    data, config = dataclasses.replace(recipe.data, sources=sources), recipe.model
+    plain = dataclasses.replace(recipe, objective=objective, data=data)
     clean, canvas = data.rows * data.tokens, data.rows * data.canvases * config.canvas_length
     head = 6 * canvas * config.vocab_size * config.hidden_size
     assert step_flops(plain) == 6 * active_parameters(config) * (clean + canvas) + head

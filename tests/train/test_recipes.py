@@ -178,6 +178,12 @@ def test_rollouts_need_a_first_pass() -> None:
     ("objective", {"mask_token": 5}, "objective.mask_token has no effect with corruption 'uniform'; remove it."),
     ("objective", {"loss": "loo", "weight_clip": 5.0}, "objective.weight_clip has no effect with loss 'loo'"),
     ("objective", {"encoder_weight": 0.0, "encoder_share": 0.5}, "encoder_share has no effect without encoder_weight"),
+    ("run", {"evaluate_every": 0, "evaluate_batches": 2}, "run.evaluate_batches has no effect without evaluate_every"),
+    ("run", {"capture": False}, "run.capture has no effect without compile; remove it."),
+    ("run", {"curve_task": "tools"}, "run.curve_task has no effect without curve_every; remove it."),
+    ("run", {"curve_items": 4}, "run.curve_items has no effect without curve_every"),
+    ("run", {"curve_budgets": [1, 2]}, "run.curve_budgets has no effect without curve_every"),
+    ("objective", {"encoder_weight": 0.0}, "source reverse: prompt_weight has no effect without objective.encoder"),
     ("optimizer", {"schedule": "cosine", "decay_share": 0.5}, "decay_share has no effect with schedule 'cosine'"),
 ])  # fmt: skip
 def test_settings_without_effect_are_named(table: str, given: dict[str, object], message: str) -> None:

@@ -9,6 +9,7 @@ import typer
 from redraft.cli.bench_results import command_line
 from redraft.cli.options import JsonAlone
 from redraft.cli.output import print_json
+from redraft.errors import SettingError
 
 
 def train(
@@ -42,6 +43,8 @@ def train(
     from redraft.train.bench import BenchSettings, measure
     from redraft.train.distributed import World
 
+    if eager and no_capture:
+        raise SettingError("--no-capture has no effect with --eager, which launches kernel by kernel; remove it.")
     settings = BenchSettings(
         rank=rank, quantization=quantization or "", rows=rows, tokens=tokens, canvases=canvases, steps=steps,
         recompute=not keep, compile=not eager, capture=not no_capture,

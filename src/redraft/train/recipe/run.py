@@ -66,3 +66,7 @@ class RunSettings:
             )
         checks.at_least(1, "log_every", "evaluate_batches", "curve_items")
         checks.at_least(0, "evaluate_every", "curve_every", "checkpoint_every", "max_seconds", "fit_seconds")
+        checks.has_effect(self.compile, "capture", "without compile")
+        checks.has_effect(self.evaluate_every > 0, "evaluate_batches", "without evaluate_every")
+        for name in ("curve_task", "curve_items", "curve_budgets"):
+            checks.has_effect(self.curve_every > 0, name, "without curve_every")

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from redraft.config import ModelConfig
 from redraft.errors import SettingError
 from redraft.train.recipe.checks import check
-from redraft.train.recipe.data import DataSettings
+from redraft.train.recipe.data import DataSettings, SourceSettings
 from redraft.train.recipe.lora import LoraSettings
 from redraft.train.recipe.objective import ObjectiveSettings
 from redraft.train.recipe.optimizer import OptimizerSettings
@@ -39,6 +39,11 @@ class Recipe:
             mask = self.objective.mask_token
             check(mask < self.model.vocab_size, "objective.mask_token", mask, vocabulary)
         self._check_rollouts()
+        for source in self.data.sources:
+            if not self.objective.encoder_weight and source.prompt_weight != SourceSettings.prompt_weight:
+                raise SettingError(
+                    f"source {source.name}: prompt_weight has no effect without objective.encoder_weight; remove it."
+                )
         if self.run.curve_every and not self.data.tokenizer:
             raise SettingError("run.curve_every asks the model questions, so it needs data.tokenizer.")
         if self.run.shard and self.optimizer.average:
