@@ -1,5 +1,6 @@
 """Hub ids that cannot be fetched: one sentence each."""
 
+from fnmatch import fnmatch
 from types import SimpleNamespace
 from typing import Any
 
@@ -35,3 +36,23 @@ def test_hub_failures_are_one_sentence_each(monkeypatch: pytest.MonkeyPatch) -> 
         with pytest.raises(HubError, match=words) as caught:
             resolve_folder("some/model")
         one_sentence(caught.value)
+
+
+@pytest.mark.parametrize("weights", [True, False])
+def test_what_describes_a_model_is_fetched_with_its_chat_template(
+    monkeypatch: pytest.MonkeyPatch, weights: bool
+) -> None:
+    """A recipe that begins with a hub id is checked, and its data are rendered, before the weights are there."""
+    import huggingface_hub
+
+    asked = list[str]()
+
+    def fetch(_: str, allow_patterns: list[str]) -> str:
+        asked.extend(allow_patterns)
+        return "x"
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", fetch)
+    resolve_folder("some/model", weights=weights)
+    for file in ("config.json", "tokenizer.json", "chat_template.jinja"):
+        assert any(fnmatch(file, pattern) for pattern in asked)
+    assert any(fnmatch("model.safetensors", pattern) for pattern in asked) == weights

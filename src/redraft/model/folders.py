@@ -27,8 +27,8 @@ _SIZES = ("vocab_size", "hidden_size", "intermediate_size", "moe_intermediate_si
           "num_attention_heads", "num_key_value_heads", "num_global_key_value_heads", "head_dim", "global_head_dim",
           "sliding_window", "max_position_embeddings", "canvas_length")  # fmt: skip
 _FACTORS = ("rms_norm_eps", "final_logit_softcapping", "rope_theta", "global_rope_theta", "initializer_range")
-_DESCRIPTION_FILES = ["*.json"]
-_BESIDE = [*_DESCRIPTION_FILES, "*.jinja", "*.txt", "*.model"]
+_DESCRIPTION_FILES = ["*.json", "*.jinja"]
+_BESIDE = [*_DESCRIPTION_FILES, "*.txt", "*.model"]
 _FILES = [*_BESIDE, "*.safetensors"]
 _OF_WEIGHTS = (".index.json", "hf_quant_config.json")
 """Files that say where the weights are, and how they were quantized."""
@@ -38,7 +38,8 @@ def resolve_folder(model: str | Path, *, weights: bool = True) -> Path:
     """The folder for `tiny` (inside the package), a folder's path, a GGUF file (described in a temporary folder, see
     `model.gguf`), or a hub id (downloaded if necessary).
 
-    With `weights=False` only JSON files are downloaded: the configs and the index of the weights.
+    With `weights=False` only what describes the model is downloaded: configs, tokenizer, chat template and the index
+    of the weights.
     Raises `HubError` if the hub cannot provide the model and `CheckpointError` if `model` is none of the three.
     """
     if model == EMBEDDED:
