@@ -397,6 +397,14 @@ def test_a_run_over_a_file_is_resumed_as_the_same(folder: Path, tmp_path: Path, 
     assert tokenizer == str(tmp_path / "model.gguf")
 
 
+def test_a_recipe_takes_its_tokenizer_from_a_file(folder: Path, tmp_path: Path) -> None:
+    written(folder, tmp_path / "model.gguf")
+    raw = tomllib.loads(Path("recipes/nano.toml").read_text())
+    raw["data"]["tokenizer"] = str(tmp_path / "model.gguf")
+    found = Tokenizer.from_folder(recipe_from_dict("test", raw).data.tokenizer)
+    assert found.encode("a b") == byte_fallback().encode("a b")
+
+
 def test_the_description_is_removed_when_the_process_ends(folder: Path, tmp_path: Path) -> None:
     written(folder, tmp_path / "model.gguf")
     script = "import sys; from redraft.model.folders import resolve_folder as f; print(f(sys.argv[1]))"

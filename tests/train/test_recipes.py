@@ -221,3 +221,14 @@ def test_a_recipe_takes_model_and_tokenizer_from_where_it_begins() -> None:
     assert begun.model == read_config(resolve_folder("tiny"))
     assert begun.data.tokenizer == str(resolve_folder("tiny"))
     assert recipe_from_dict("test", {**raw, "model": given}).model.vocab_size == given["vocab_size"]
+
+
+def test_a_tokenizer_is_named_as_a_model_is(tmp_path: Path) -> None:
+    raw = tomllib.loads((FOLDER / "nano.toml").read_text())
+    raw["data"]["tokenizer"] = "tiny"
+    assert recipe_from_dict("test", raw).data.tokenizer == str(resolve_folder("tiny"))
+    (tmp_path / "odd.gguf").write_bytes(b"GGML")
+    for named, words in ((str(tmp_path / "odd.gguf"), ".*is not a GGUF file"), ("nowhere", "'nowhere' is neither")):
+        raw["data"]["tokenizer"] = named
+        with pytest.raises(SettingError, match=rf"^data\.tokenizer: {words}"):
+            recipe_from_dict("test", raw)

@@ -125,7 +125,7 @@ class DataSettings:
     sources: tuple[SourceSettings, ...]
     tokenizer: str = ""
     """Model folder with the tokenizer and chat template, copied on export; needed by `text` and `sudoku` sources, by
-    JSON lines and by `infill`."""
+    JSON lines and by `infill`. A recipe may also name `tiny`, a GGUF file or a hub id."""
     workers: int = 0
     """Processes that pack batches ahead of time; 0 packs in the training process."""
     accumulate: int = 1

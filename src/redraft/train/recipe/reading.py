@@ -35,7 +35,8 @@ def recipe_from_dict(name: str, raw: Mapping[str, Any]) -> Recipe:
     run = raw.get("run")
     init = run.get("init") if isinstance(run, Mapping) else None
     if init and isinstance(init, str) and _leaves_something_out(raw):
-        raw = _completed(raw, _folder_of(init))
+        raw = _completed(raw, _folder_of(init, "run.init"))
+    raw = _with_tokenizer(raw)
     if "model" not in raw:
         raise SettingError("recipe: model is missing; give the table [model], or a model folder as run.init.")
     try:
@@ -48,11 +49,20 @@ def recipe_from_dict(name: str, raw: Mapping[str, Any]) -> Recipe:
         raise SettingError(f"recipe: [model] holds an invalid number: {error}.") from error
 
 
-def _folder_of(init: str) -> Path:
+def _folder_of(model: str, where: str) -> Path:
     try:
-        return resolve_folder(init, weights=False)
+        return resolve_folder(model, weights=False)
     except CheckpointError as error:
-        raise SettingError(f"run.init: {error}") from error
+        raise SettingError(f"{where}: {error}") from error
+
+
+def _with_tokenizer(raw: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A recipe with the folder of its tokenizer, which may be named as models are: `tiny`, a GGUF file ..."""
+    data = raw.get("data")
+    named = data.get("tokenizer") if isinstance(data, Mapping) else None
+    if not isinstance(data, Mapping) or not named or not isinstance(named, str):
+        return raw
+    return {**raw, "data": {**data, "tokenizer": str(_folder_of(named, "data.tokenizer"))}}
 
 
 def _leaves_something_out(raw: Mapping[str, Any]) -> bool:
