@@ -5,9 +5,11 @@ No published file was at hand: these are written with llama.cpp's package, under
 
 import dataclasses
 import json
+import os
 import struct
 import subprocess
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -414,3 +416,39 @@ def test_the_description_is_removed_when_the_process_ends(folder: Path, tmp_path
     assert not described.parent.exists()
     assert (tmp_path / "model.gguf").is_file()
     assert json.loads((resolve_folder(tmp_path / "model.gguf") / "config.json").read_text())["dtype"] == "bfloat16"
+
+
+KILLED = """
+import os, signal, sys
+from redraft.model.folders import resolve_folder
+print(resolve_folder(sys.argv[1]), flush=True)
+if sys.argv[2] == "waits":
+    sys.stdin.read()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_next_process_removes_what_a_killed_one_left(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing that a living one still needs, or that only has such a name."""
+    written(folder, tmp_path / "model.gguf")
+    places = tmp_path / "places"
+    (places / "redraft-gguf-notes" / "today").mkdir(parents=True)
+    monkeypatch.setattr(tempfile, "tempdir", str(places))
+    command = [sys.executable, "-c", KILLED, tmp_path / "model.gguf"]
+    environment = os.environ | {"TMPDIR": str(places)}
+    with subprocess.Popen(
+        [*command, "waits"], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as living:
+        assert living.stdout is not None
+        needed = Path(living.stdout.readline().strip())
+        killed = subprocess.run([*command, "now"], env=environment, stdout=subprocess.PIPE, text=True, check=False)
+        left = Path(killed.stdout.strip())
+        assert left.is_dir()
+        describe.cache_clear()
+        found = resolve_folder(tmp_path / "model.gguf")
+        kept = {path.name for path in places.iterdir()}
+        assert kept == {"redraft-gguf-notes", needed.parent.name, found.parent.name}
+        assert (needed / "config.json").is_file()
+        living.kill()
