@@ -92,7 +92,8 @@ def _metadata(
     checkpoint: Checkpoint, folder: Path, tokens: Mapping[str, int] | None, merges: tuple[str, ...]
 ) -> dict[str, Any]:
     config, layers = checkpoint.config, range(checkpoint.config.num_hidden_layers)
-    tokens = tokens or {f"<unused{id}>": 1 for id in range(config.vocab_size)}
+    names = [f"<unused{id}>" for id in range(config.vocab_size - 1)]
+    tokens = tokens or dict.fromkeys([*names, names[0] + names[1]], 1)
     of_model = {
         "block_count": len(layers),
         "context_length": config.max_position_embeddings,
@@ -128,7 +129,7 @@ def _metadata(
         "tokenizer.ggml.model": "gemma4",
         "tokenizer.ggml.tokens": list(tokens),
         "tokenizer.ggml.token_type": list(tokens.values()),
-        "tokenizer.ggml.merges": list(merges) or ["a b"],
+        "tokenizer.ggml.merges": list(merges) or [_some_merge(tokens)],
         "tokenizer.ggml.bos_token_id": 2,
         "tokenizer.ggml.eos_token_id": 1,
         "tokenizer.ggml.unknown_token_id": 3,
@@ -136,6 +137,12 @@ def _metadata(
         "tokenizer.ggml.add_bos_token": True,
         "tokenizer.ggml.add_space_prefix": False,
     }
+
+
+def _some_merge(tokens: Mapping[str, int]) -> str:
+    """One that the tokens allow; the package writes no empty list."""
+    halves = ((token[:place], token[place:]) for token in tokens for place in range(1, len(token)))
+    return " ".join(next(pair for pair in halves if tokens.keys() >= {*pair}))
 
 
 def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:

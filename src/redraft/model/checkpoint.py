@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from redraft.errors import CheckpointError
-from redraft.model.files import HeaderEntry, listed, map_shard, read_headers, tensor_in
+from redraft.model.files import HeaderEntry, described, listed, map_shard, read_headers, tensor_in
 from redraft.model.folders import READABLE, read_config
 from redraft.model.layouts import IGNORED, PLAIN_DTYPES, Weight, each_tensor, join, layout_of
 from redraft.model.names import EXPERTS, is_vision, split_experts, tied_to, to_hugging_face
@@ -150,7 +150,7 @@ class Checkpoint:
         for name in self.shapes:
             wanted |= self._wanted(name)
         found = {name: self._stored[name] for name in wanted if name in self._stored}
-        _raise_if_any(self.folder, {
+        _raise_if_any(described(self.folder), {
             "missing": [name for name in wanted if name not in self._stored],
             "unexpected": [name for name in self._stored if name not in wanted and not self._may_be_left_out(name)],
             "misshapen": [f"{name} {list(entry.shape)} instead of {list(wanted[name] or [1])}"
@@ -172,8 +172,8 @@ class Checkpoint:
         same = (first.shape, first.dtype) == (second.shape, second.dtype)
         if not same or not torch.equal(_bytes(self._tensor(name)), _bytes(self._tensor(partner))):
             raise CheckpointError(
-                f"{name} in {self.folder} differs from the tensor it is tied to, {partner}; a model has one weight for "
-                "both."
+                f"{name} in {described(self.folder)} differs from the tensor it is tied to, {partner}; a model has one "
+                "weight for both."
             )
 
     def _indexes_groups(self, name: str) -> bool:

@@ -62,6 +62,13 @@ class GgufHeader:
             raise CheckpointError(f"{self.file} sets {key} to {str(found)[:100]}, which is of the wrong kind.")
         return float(f"{found:.7g}") if kind is float else found  # type: ignore[return-value]
 
+    def entries(self, key: str, kind: type[T]) -> list[T]:
+        """A list of the metadata. Raises `CheckpointError` if it is absent, no list, or of items of another kind."""
+        found = self.value(key, list)
+        if found and type(found[0]) is not kind:  # the file gives all of them one kind
+            raise CheckpointError(f"{self.file} sets {key} to a list of the wrong kind.")
+        return found
+
 
 def read_gguf(file: Path) -> GgufHeader:
     """The header of a GGUF file of DiffusionGemma.
@@ -84,6 +91,8 @@ def _read(file: Path, data: mmap.mmap) -> GgufHeader:
         raise CheckpointError(f"{file} is not a GGUF file: it does not begin with these letters.")
     cursor = _Cursor(data, 4)
     version = cursor.number("<u4")
+    if int.from_bytes(version.to_bytes(4, "big"), "little") in _VERSIONS:
+        raise CheckpointError(f"{file} is a GGUF file for big-endian machines; only little-endian ones are supported.")
     if version not in _VERSIONS:
         raise CheckpointError(f"{file} is a GGUF file of version {version}; versions 2 and 3 are supported.")
     tensors, entries = cursor.number("<u8"), cursor.number("<u8")
@@ -101,14 +110,14 @@ def _read(file: Path, data: mmap.mmap) -> GgufHeader:
 
 def _check_kind(file: Path, metadata: dict[str, Any]) -> None:
     """Raise `CheckpointError` for a file that is not a whole DiffusionGemma."""
+    if (parts := metadata.get("split.count", 1)) > 1:  # only the first part says more
+        raise CheckpointError(
+            f"{file} is one of {parts} parts; join them first (`llama-gguf-split --merge` of llama.cpp does that)."
+        )
     architecture = metadata.get("general.architecture")
     if architecture != ARCHITECTURE:
         raise CheckpointError(
             f"{file} is a GGUF file of the architecture {architecture!r}; Redraft runs only {ARCHITECTURE!r}."
-        )
-    if (parts := metadata.get("split.count", 1)) > 1:
-        raise CheckpointError(
-            f"{file} is one of {parts} parts; join them first (`llama-gguf-split --merge` of llama.cpp does that)."
         )
 
 

@@ -14,7 +14,7 @@ from redraft.errors import CheckpointError
 from redraft.model.folders import check_config
 from redraft.model.gguf.container import ARCHITECTURE, GgufHeader
 from redraft.model.gguf.names import ROPE
-from redraft.model.gguf.vocabulary import named_ids
+from redraft.model.gguf.vocabulary import TOKENS, named_ids
 
 _UNSUPPORTED = ("attention.shared_kv_layers", "embedding_length_per_layer_input")
 """Parts of other Gemma 4 models; DiffusionGemma's files set them to 0."""
@@ -86,7 +86,7 @@ def generation_config(header: GgufHeader) -> dict[str, Any]:
 
 def _ends(header: GgufHeader) -> tuple[int, ...]:
     """The ids that end an answer."""
-    tokens = header.value("tokenizer.ggml.tokens", list)
+    tokens = header.entries(TOKENS, str)
     ends = (tokens.index(token) for token in _ENDS if token in tokens)
     return tuple(dict.fromkeys((named_ids(header).get("eos", 1), *ends)))
 
@@ -121,7 +121,7 @@ def _head_dim(header: GgufHeader, kind: str) -> int:
 
 def _vocabulary(header: GgufHeader) -> int:
     table = header.tensors.get("token_embd.weight")
-    return len(header.value("tokenizer.ggml.tokens", list)) if table is None else table.shape[0]
+    return len(header.entries(TOKENS, str)) if table is None else table.shape[0]
 
 
 def _rotated(header: GgufHeader) -> float:

@@ -12,6 +12,7 @@ from redraft.errors import CheckpointError
 from redraft.model.gguf.container import GgufHeader
 
 KIND = "gemma4"
+TOKENS = "tokenizer.ggml.tokens"
 _SPACE_MARK = "\u2581"
 _UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
 """The types of tokens that text is searched for before it is divided; the others are made by merging."""
@@ -26,11 +27,13 @@ def tokenizer_json(header: GgufHeader) -> dict[str, Any]:
         raise CheckpointError(f"{header.file} has a tokenizer of kind {kind!r}; only {KIND!r} is supported.")
     if header.value("tokenizer.ggml.add_space_prefix", bool, False):
         raise CheckpointError(f"{header.file} sets tokenizer.ggml.add_space_prefix, which {KIND!r} does not have.")
-    tokens = header.value("tokenizer.ggml.tokens", list)
-    merges = [merge.split(" ") for merge in header.value("tokenizer.ggml.merges", list)]
+    tokens = header.entries(TOKENS, str)
+    merges = [merge.split(" ") for merge in header.entries("tokenizer.ggml.merges", str)]
     vocabulary = {token: id for id, token in enumerate(tokens)}
     if len(vocabulary) != len(tokens) or any(len(pair) != 2 for pair in merges):
         raise CheckpointError(f"{header.file} lists a token twice, or merges that are not of two tokens.")
+    if strange := next((pair for pair in merges if not vocabulary.keys() >= {*pair, "".join(pair)}), None):
+        raise CheckpointError(f"{header.file} lists the merge {' '.join(strange)!r} of tokens that it does not list.")
     return {
         "version": "1.0",
         "truncation": None,
@@ -58,13 +61,13 @@ def tokenizer_json(header: GgufHeader) -> dict[str, Any]:
 
 def named_tokens(header: GgufHeader) -> dict[str, str]:
     """What `tokenizer_config.json` calls `bos_token` and so on."""
-    tokens = header.value("tokenizer.ggml.tokens", list)
+    tokens = header.entries(TOKENS, str)
     return {f"{ours}_token": tokens[id] for ours, id in named_ids(header).items()}
 
 
 def named_ids(header: GgufHeader) -> dict[str, int]:
     """The ids that the file names: "bos", "eos", "unk", "pad", "mask". Raises `CheckpointError` for ids of no token."""
-    count, found = len(header.value("tokenizer.ggml.tokens", list)), {}
+    count, found = len(header.entries(TOKENS, str)), {}
     for ours, theirs in _NAMED.items():
         key = f"tokenizer.ggml.{theirs}_token_id"
         if key in header.metadata:
@@ -76,7 +79,7 @@ def named_ids(header: GgufHeader) -> dict[str, int]:
 
 def _added(header: GgufHeader, tokens: list[str]) -> list[dict[str, Any]]:
     """The tokens that stand for themselves; special are those that the file names or calls a control token."""
-    types = header.value("tokenizer.ggml.token_type", list)
+    types = header.entries("tokenizer.ggml.token_type", int)
     if len(types) != len(tokens):
         raise CheckpointError(f"{header.file} lists {len(tokens)} tokens and {len(types)} types of tokens.")
     special = {id for id, type in enumerate(types) if type in (_UNKNOWN, _CONTROL)} | {*named_ids(header).values()}
