@@ -138,6 +138,12 @@ def resolve_settings(base: GenerationSettings, *, preset: str | None = None, **o
         raise SettingError(f"preset is {preset!r}; it must be {one_of(GENERATION_PRESETS)}.", "preset")
     check_names(overrides, SETTINGS)
     given = {name: value for name, value in overrides.items() if value is not None}
+    if given.get("stretch_schedule") and "schedule_steps" in given:
+        raise SettingError(
+            "schedule_steps has no effect with stretch_schedule, by which the temperature falls over all steps; "
+            "give one of them.",
+            "schedule_steps",
+        )
     return dataclasses.replace(base, **{**GENERATION_PRESETS[preset or "balanced"](base), **given})
 
 

@@ -36,6 +36,13 @@ def test_wrong_settings_of_each_are_named(llm: LLM, each: Any, said: str) -> Non
         llm.generate_batch(["a", "b"], each=each)
 
 
+def test_a_length_of_the_schedule_is_refused_beside_a_stretched_one(llm: LLM) -> None:
+    with pytest.raises(SettingError, match="schedule_steps has no effect with stretch_schedule"):
+        llm.request("a", schedule_steps=7, stretch_schedule=True)
+    assert llm.request("a", schedule_steps=7, stretch_schedule=False).settings.temperature_steps == 7
+    assert llm.request("a", preset="careful", steps=9, stretch_schedule=True).settings.temperature_steps == 9
+
+
 @pytest.mark.parametrize("name", ["seeds", "each"])
 def test_what_only_a_batch_takes_is_unknown_to_a_single_answer(llm: LLM, name: str) -> None:
     for call in (llm.generate, llm.stream, llm.chat):
