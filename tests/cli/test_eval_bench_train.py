@@ -120,6 +120,21 @@ def test_no_time_is_refused_before_loading(cli: Cli, seconds: str) -> None:
     assert outcome.err == f"error: --seconds is {float(seconds)}; it must be at least 1.\n"
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (("--limit", 3), "--limit needs a FILE of schemas."),
+        (("--written", 3), "--written needs a FILE of schemas."),
+        (("--tokenizer", "x.json"), "--tokenizer needs a FILE of schemas."),
+        (("x.jsonl", "--tokenizer", "x.json", "--written", 3), "--written needs a model, and --tokenizer stands in for "
+         "one; give one of them."),
+    ],
+)  # fmt: skip
+def test_options_about_schemas_need_them(cli: Cli, given: tuple[object, ...], said: str) -> None:
+    outcome = cli("bench", "constraints", "--model", "/none", *given)
+    assert (outcome.code, outcome.err) == (2, f"error: {said}\n")
+
+
 @pytest.mark.parametrize("command", ["constraints", "roofline"])
 def test_results_that_cannot_be_written_are_refused_before_measuring(
     cli: Cli, folder: Path, tmp_path: Path, command: str

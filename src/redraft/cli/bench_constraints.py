@@ -49,8 +49,11 @@ def constraints(
     at_least(1, limit=limit, repetitions=repetitions, written=written, seconds=seconds)
     at_least(0, answers=answers)
     make_folder(results)
-    if file is None and tokenizer is not None:
-        raise InputError("--tokenizer needs a FILE of schemas.")
+    for name, value in (("--tokenizer", tokenizer), ("--limit", limit), ("--written", written)):
+        if file is None and value is not None:
+            raise InputError(f"{name} needs a FILE of schemas.")
+    if tokenizer is not None and written is not None:
+        raise InputError("--written needs a model, and --tokenizer stands in for one; give one of them.")
     schemas = [] if file is None else read_schemas(file)[:limit]
     llm = None if tokenizer is not None else _options(model, device).load()
     found: dict[str, Any] = {"model": model if tokenizer is None else tokenizer.name}
