@@ -113,6 +113,15 @@ def test_the_profile_times_the_parts_of_a_recipes_step(capsys: pytest.CaptureFix
     ]  # fmt: skip
 
 
+def test_a_recipe_that_compiles_without_capture_can_be_profiled_without_compiling(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = tmp_path / "compiled.toml"
+    recipe.write_text(NANO.read_text().replace("[run]\n", "[run]\ncompile = true\ncapture = false\n"))
+    profile.main([str(recipe), "--rows", "1", "--steps", "1", "--no-compile"])
+    assert "parts_ms" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("arguments", "message"), [
     (["no such recipe"], "There is no recipe at 'no such recipe'."),
     ([str(NANO), "--rows", "0"], "data.rows is 0; it must be at least 1."),

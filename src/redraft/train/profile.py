@@ -171,7 +171,7 @@ def _recipe(options: argparse.Namespace) -> Recipe:
     if options.rows is not None:
         recipe = dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, rows=options.rows))
     if options.no_compile:
-        recipe = dataclasses.replace(recipe, run=dataclasses.replace(recipe.run, compile=False))
+        recipe = dataclasses.replace(recipe, run=dataclasses.replace(recipe.run, compile=False, capture=True))
     return recipe
 
 
