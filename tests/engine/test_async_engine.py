@@ -337,7 +337,7 @@ class TestClosing:
 def test_who_is_cancelled_while_being_added_leaves_nothing_behind(make: Make) -> None:
     """Also while somebody keeps the cancelled task, and with it the streams that nobody will read."""
     engine = make()
-    add, begun, cancelled = engine.add, threading.Event(), threading.Event()
+    add, begun, cancelled = engine.add_together, threading.Event(), threading.Event()
 
     def slowly(*given: Any, **named: Any) -> None:
         begun.set()
@@ -353,19 +353,21 @@ def test_who_is_cancelled_while_being_added_leaves_nothing_behind(make: Make) ->
         assert (await settled(front)).counters.ended == {"cancelled": 1}
         assert task.cancelled()
 
-    engine.add = slowly  # type: ignore[method-assign]
+    engine.add_together = slowly  # type: ignore[method-assign]
     driven(engine, body)
 
 
-def test_a_group_is_taken_back_without_a_trace_and_refused_at_once_if_it_never_fits(make: Make) -> None:
+def test_a_group_is_refused_without_a_trace(make: Make) -> None:
     async def body(front: AsyncEngine) -> None:
         (running,) = await front.submit([ask(0, settings=LONG)])
+        (waiting,) = await front.submit([ask(1, settings=LONG)])
         with pytest.raises(QueueFullError):
-            await front.submit([ask(number) for number in range(1, 4)])
-        with pytest.raises(SettingError, match="n is 4; there is room for at most 3 answers at a time"):
-            await front.submit([ask(number) for number in range(1, 5)])
+            await front.submit([ask(2), ask(3)])
+        with pytest.raises(SettingError, match="These are 4 answers; there is room for at most 3"):
+            await front.submit([ask(number) for number in range(2, 6)])
         await running.aclose()
+        await waiting.aclose()
         counters = (await settled(front)).counters
-        assert (counters.refused, counters.ended) == (1, {"cancelled": 1})
+        assert (counters.refused, counters.ended) == (2, {"cancelled": 2})
 
     driven(make(slots=1, max_waiting=2), body)

@@ -23,7 +23,7 @@ import torch
 from redraft.engine.engine import Engine
 from redraft.engine.request import Event, Failed, Finished, Request
 from redraft.engine.stats import EngineStats
-from redraft.errors import EngineError, SettingError
+from redraft.errors import EngineError
 from redraft.interruption import interruptible
 
 T = TypeVar("T")
@@ -119,7 +119,7 @@ class AsyncEngine:
         self._engine.rehearse(request)
 
     async def submit(self, requests: Sequence[Request]) -> Sequence[AsyncGenerator[Event, None]]:
-        """Queue all requests and return their event generators, or queue none and raise what `Engine.add` raised.
+        """Queue all requests and return their event generators, or queue none and raise what `add_together` raised.
 
         Their time runs from this call, whatever the model's thread is doing. A generator ends after `Finished`; it
         raises `EngineError` if the engine or its own request breaks. Closing one, even if it was never started, cancels
@@ -128,7 +128,8 @@ class AsyncEngine:
         boxes, since = [_Mailbox() for _ in requests], self._engine.now()
         streams = [_Stream(self, request, box) for request, box in zip(requests, boxes, strict=True)]
         try:
-            await self._called(lambda: self._add(requests, boxes, since), self._inbox)
+            puts = [box.put for box in boxes]
+            await self._called(lambda: self._engine.add_together(requests, puts, since=since), self._inbox)
         except Exception:  # refused, so there is nothing to cancel when the streams are dropped
             for stream in streams:
                 stream.forget()
@@ -196,20 +197,6 @@ class AsyncEngine:
         """Like `close` without `drain`, but without waiting for what the thread is in the middle of."""
         self._draining = self._stopping = True
         self._notify()
-
-    def _add(self, requests: Sequence[Request], boxes: Sequence[_Mailbox], since: float) -> None:
-        """Add all requests or none; called on the model's thread."""
-        most = self._engine.scheduler.slots + self._engine.settings.max_waiting
-        if len(requests) > most:
-            raise SettingError(f"n is {len(requests)}; there is room for at most {most} answers at a time.", "n")
-        added: list[int] = []
-        try:
-            for request, box in zip(requests, boxes, strict=True):
-                self._engine.add(request, box.put, since=since)
-                added.append(request.request_id)
-        except Exception:
-            self._engine.withdraw(added)
-            raise
 
     def _cancel(self, request_id: int) -> None:
         """Called on the model's thread, where nobody waits for what comes of it."""

@@ -15,7 +15,7 @@ from redraft.engine.answer import Answer
 from redraft.engine.canvas_lengths import next_length
 from redraft.engine.iterators import Iterators
 from redraft.engine.latency import StepClock
-from redraft.engine.request import Ending, Event, Failed, Finished, OnEvent, Request
+from redraft.engine.request import Ending, Event, Failed, Finished, OnEvent, Request, check_distinct
 from redraft.engine.scheduler import ForwardPlan, Scheduler
 from redraft.engine.settings import EngineSettings
 from redraft.engine.stats import Counters, EngineStats
@@ -69,19 +69,30 @@ class Engine:
         return self._clock()
 
     def add(self, request: Request, on_event: OnEvent, *, since: float | None = None) -> None:
-        """Queue a request, whose events go to `on_event`; its time runs from `since` (by `now`), or from this moment.
+        """Queue a request; see `add_together`."""
+        self.add_together([request], [on_event], since=since)
 
-        Raises an `InputError` for one that can never be answered (with the numbers), and `QueueFullError` when too many
-        are waiting. A refused request leaves nothing behind.
+    def add_together(
+        self, requests: Sequence[Request], on_events: Sequence[OnEvent], *, since: float | None = None
+    ) -> None:
+        """Queue several requests or none, and tell the events of each to its function of `on_events`.
+
+        Their time runs from `since` (by `now`), or from this moment. Raises an `InputError` for what can never be
+        answered (with the numbers), and `QueueFullError` when too many are waiting. While nobody waits, there is room
+        for as many as there are slots and places in the queue, even if they must all wait for pages: so whoever tries
+        again gets in at last. Refused requests leave nothing behind.
         """
+        started = self.now() if since is None else since
         try:
-            self._check_queue()
-            answer = self.new_answer(request, on_event, self.now() if since is None else since)
+            self._check_queue(len(requests))
+            check_distinct(requests)
+            answers = [self.new_answer(*one, started) for one in zip(requests, on_events, strict=True)]
         except (InputError, QueueFullError):
             self.counters.refused += 1
             raise
-        self.open(answer)
-        self.queue(answer)
+        for answer in answers:
+            self.open(answer)
+            self.queue(answer)
 
     def answer(self, requests: Sequence[Request]) -> Iterator[Event]:
         """Check all requests at once, then answer them; closing the iterator cancels what is left.
@@ -138,11 +149,6 @@ class Engine:
         with ExitStack() as rest:
             for request_id in request_ids:
                 rest.callback(self.cancel, request_id)
-
-    def withdraw(self, request_ids: Iterable[int]) -> None:
-        """Take back requests that have just been added, as if they had never come: no event tells of it."""
-        for request_id in request_ids:
-            self._free(self._open[request_id])
 
     def fail_all(self, request_ids: Iterable[int], error: EngineError) -> None:
         """End several with this error, as `cancel_all` does."""
@@ -210,16 +216,26 @@ class Engine:
         """A snapshot of counters and page use; any thread may ask, and may meet the middle of a step."""
         return self.counters.snapshot(self.scheduler, self._step_clock, self._canvas_length)
 
-    def _check_queue(self) -> None:
-        if self.queue_full:
+    def _check_queue(self, count: int) -> None:
+        """Raise `QueueFullError` or `SettingError` if there is no room for `count` requests, now or ever."""
+        slots, most = self.scheduler.slots, self.settings.max_waiting
+        if count > slots + most:
+            sentence = f"These are {count} answers; there is room for at most {slots + most}, of which {most} may wait."
+            raise SettingError(sentence, "n")
+        if self._too_many(count):
             self._admit(self.now())  # some may already have room and not have been admitted yet
-        if self.queue_full:
+        if self._too_many(count):
             waiting = len(self.scheduler.waiting)
-            rounds = waiting / self.scheduler.slots
+            rounds = waiting / slots
             raise QueueFullError(
-                f"{waiting} requests are already waiting; the queue holds at most {self.settings.max_waiting}.",
+                f"{waiting} requests are already waiting; the queue holds at most {most}.",
                 retry_after=max(1.0, rounds * self.counters.mean_answer_seconds),
             )
+
+    def _too_many(self, count: int) -> bool:
+        """Whether some requests are waiting, and with `count` more it would be more than may."""
+        waiting = len(self.scheduler.waiting)
+        return waiting > 0 and waiting + count > self.settings.max_waiting
 
     def _check(self, request: Request) -> None:
         """Raise an `InputError` for what is wrong with a request itself, wherever there is room for it."""

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 from redraft.engine.answer import Answer
 from redraft.engine.handoff_lock import HandoffLock
-from redraft.engine.request import Event, Failed, Finished, Request
-from redraft.errors import SettingError
+from redraft.engine.request import Event, Failed, Finished, Request, check_distinct
 from redraft.interruption import defer_signal
 
 if TYPE_CHECKING:
@@ -58,8 +57,7 @@ class Iterators:
 
     def answer(self, engine: Engine, requests: Sequence[Request]) -> Iterator[Event]:
         """See `Engine.answer`."""
-        if len({request.request_id for request in requests}) < len(requests):
-            raise SettingError("Two requests have the same request_id.")
+        check_distinct(requests)
         inbox = _Inbox()
         with self._alone():
             answers = [engine.new_answer(request, inbox.put, engine.now()) for request in requests]

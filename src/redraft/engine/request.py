@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from redraft.diffusion.records import Commit, DenoiseStep, TokenConfidence
-from redraft.errors import EngineError
+from redraft.errors import EngineError, SettingError
 from redraft.settings import GenerationSettings
 from redraft.text.images import PlacedImage
 
@@ -51,6 +51,12 @@ class Request:
             replace(self, request_id=request_id, settings=replace(self.settings, seed=seed))
             for request_id, seed in zip(request_ids, seeds, strict=True)
         ]
+
+
+def check_distinct(requests: Sequence[Request]) -> None:
+    """Raise `SettingError` if two of them have the same id."""
+    if len({request.request_id for request in requests}) < len(requests):
+        raise SettingError("Two requests have the same request_id.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

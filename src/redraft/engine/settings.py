@@ -22,7 +22,8 @@ class EngineSettings:
     kv_cache_dtype  of keys and values in pages: "auto", the model's own, or "fp8", half of bfloat16's bytes
     policy          what goes into the next forward; see docs/scheduling.md
     prefix_cache    whether prompts share the pages they have in common
-    max_waiting     requests that may queue for room; any more are refused
+    max_waiting     requests that may queue for room; any more are refused. Several that come together, as the `n`
+                    answers to one request do, are taken while nobody waits, up to this many more than `slots`
     prompt_tokens   the most prompt tokens in one forward, rounded up to pages of 256, so that canvases do not wait
                     long for a prompt; on a GPU there may be more while no canvas is waiting
     """
