@@ -285,15 +285,18 @@ def test_a_thought_that_is_left_out_moves_no_token(llm: LLM) -> None:
     assert told["text_offset"][0] == 0
 
 
-def test_of_tokens_with_the_same_text_the_likeliest_is_told(llm: LLM) -> None:
-    """Parts of characters all show as U+FFFD, and the shape of text completions has one place for each text."""
-    first, second, *_ = llm.tokenizer.encode("🙂")
-    top = ((second, -0.5), (first, -1.5))
+def test_tokens_that_are_parts_of_characters_are_told_by_their_bytes(llm: LLM) -> None:
+    """All of them were U+FFFD, and of those in one place only the likeliest was there."""
+    ids = tuple(llm.tokenizer.encode("🙂"))
+    top = ((ids[1], -0.5), (ids[0], -1.5))
     finished = Finished(
-        request_id=0, finish_reason="stop", stop_text=None, text="\ufffd", token_ids=(first,),
-        tokens=(TokenConfidence(first, 0.0, 0, -1.5, top),), stats=cast("Any", None),
+        request_id=0, finish_reason="stop", stop_text=None, text="🙂", token_ids=ids,
+        tokens=tuple(TokenConfidence(token, 0.0, 0, -1.5, top) for token in ids), stats=cast("Any", None),
     )  # fmt: skip
-    assert completion_logprobs(finished, llm.tokenizer)["top_logprobs"] == [{"\ufffd": -0.5}]
+    told = completion_logprobs(finished, llm.tokenizer)
+    assert told["tokens"] == [f"bytes:\\x{byte:02x}" for byte in "🙂".encode()]
+    assert told["top_logprobs"][0] == {"bytes:\\x9f": -0.5, "bytes:\\xf0": -1.5}
+    assert told["text_offset"] == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize(

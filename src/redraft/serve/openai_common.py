@@ -96,7 +96,7 @@ def listed_logprobs(
     stream = tokenizer.stream()
     places = accumulate((len(stream.push([token])) for token in ids), initial=begin)
     return {
-        "tokens": [text(token, tokenizer) for token in ids],
+        "tokens": [_spelled(token, tokenizer) for token in ids],
         "token_logprobs": [None if token is None else _shown(token.logprob) for token in found],
         "top_logprobs": [None if token is None else _likeliest(token, tokenizer) for token in found],
         "text_offset": [max(0, place) for place in places][: len(ids)],
@@ -106,7 +106,16 @@ def listed_logprobs(
 def _likeliest(token: TokenConfidence | TokenScore, tokenizer: Tokenizer) -> dict[str, float]:
     """Log-probabilities by text; of tokens with the same text, that of the likeliest, which comes last."""
     known = ((token.token_id, token.logprob), *reversed(token.top))
-    return {text(token_id, tokenizer): _shown(logprob) for token_id, logprob in known}
+    return {_spelled(token_id, tokenizer): _shown(logprob) for token_id, logprob in known}
+
+
+def _spelled(token_id: int, tokenizer: Tokenizer) -> str:
+    """A token as text, or as bytes where these are only part of a character, which OpenAI's API writes so."""
+    data = tokenizer.token_bytes(token_id)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
 
 
 def _shown(logprob: float | None) -> float:
