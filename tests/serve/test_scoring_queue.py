@@ -1,6 +1,7 @@
 """Requests that wait to be scored: which share a pass, and what becomes of the others when one leaves or fails."""
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,8 +9,10 @@ import pytest
 
 import redraft
 from redraft.diffusion.causal import TokenScore
+from redraft.engine.async_engine import AsyncEngine
 from redraft.errors import EngineError
-from redraft.scoring import TOKENS_AT_ONCE, Pair
+from redraft.llm import LLM
+from redraft.scoring import TOKENS_AT_ONCE, Pair, Scoring, score_tokens
 from redraft.serve.scoring_queue import Prompts, Scores, ScoringQueue
 from redraft.text.placing import EncodedPrompt
 
@@ -29,7 +32,7 @@ class Engine:
         self.left = 0
         self.refusal: Exception | None = None
         self._gate = asyncio.Semaphore(0)
-        monkeypatch.setattr("redraft.serve.scoring_queue.score_tokens", self._score)
+        monkeypatch.setattr("redraft.serve.scoring_queue.scoring", self._score)
 
     def go_on(self, batches: int = 1) -> None:
         for _ in range(batches):
@@ -45,7 +48,11 @@ class Engine:
             raise
         return function()
 
-    def _score(self, model: Any, pairs: Sequence[Pair], top: int) -> Scores:
+    def _score(self, model: Any, pairs: Sequence[Pair], top: int) -> Scoring:
+        """Pauses before texts of 100 and more."""
+        if any(len(text) >= 99 for _, text in pairs):
+            self.batches.append([])
+            yield
         self.batches.append([len(text) + 1 for _, text in pairs])
         if len(pairs) > 1 and any(13 in text for _, text in pairs):
             raise RuntimeError("too much")
@@ -93,7 +100,7 @@ def test_a_batch_has_so_many_tokens_and_one_model_and_one_top(monkeypatch: pytes
         )  # fmt: skip
         engine.go_on(100)
         await asyncio.gather(*tasks)
-        assert engine.batches == [[most - 20, 20], [21], [3 * most], [6, 8], [7]]
+        assert engine.batches == [[], [most - 20, 20], [21], [], [3 * most], [6, 8], [7]]
 
     asyncio.run(body())
 
@@ -111,6 +118,58 @@ def test_fp8_on_a_cpu_is_scored_one_request_at_a_time(monkeypatch: pytest.Monkey
         assert engine.batches == [[4], [5, 6]]
 
     asyncio.run(body())
+
+
+def test_a_large_request_is_several_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who is scored next waits for all of them, and for none of a request that has left."""
+
+    async def body() -> None:
+        engine = Engine(monkeypatch)
+        large, leaving, small = begin(ScoringQueue(engine.run), prompts(100), prompts(101, top=2), prompts(4, top=3))
+        engine.go_on()
+        await asyncio.sleep(0.01)
+        assert engine.batches == [[]]
+        engine.go_on()
+        check(await large, 100)
+        engine.go_on()
+        await asyncio.sleep(0.01)
+        assert engine.batches == [[], [100], []]
+        leaving.cancel()
+        await asyncio.sleep(0.01)
+        assert engine.left == 1
+        engine.go_on()
+        check(await small, 4)
+        assert engine.batches == [[], [100], [], [4]]
+
+    asyncio.run(body())
+
+
+def test_other_calls_of_the_engine_get_their_turn_between_parts(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the numbers that the request has in one go."""
+    asked = Prompts(model=llm.model, pairs=[(EncodedPrompt((2,)), (7,) * n) for n in (4, 5, 300, 310)], top=2)
+    expected, order = score_tokens(llm.model, asked.pairs, 2), list[str]()
+    begun, posted, together = threading.Event(), threading.Event(), redraft.scoring._together
+
+    def slowly(*given: Any) -> Any:
+        order.append("part")
+        begun.set()
+        assert posted.wait(60)
+        return together(*given)
+
+    async def body() -> None:
+        engine = AsyncEngine(llm.new_engine())
+        (task,) = begin(ScoringQueue(engine.run), asked)
+        await asyncio.to_thread(begun.wait)
+        other = asyncio.create_task(engine.run(lambda: order.append("other")))
+        await asyncio.sleep(0)
+        posted.set()
+        await other
+        assert await task == expected
+        await engine.close(drain=False)
+
+    monkeypatch.setattr("redraft.scoring._together", slowly)
+    asyncio.run(body())
+    assert order == ["part", "other", "part"]
 
 
 def test_who_leaves_costs_nobody_else_anything(monkeypatch: pytest.MonkeyPatch) -> None:

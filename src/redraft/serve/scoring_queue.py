@@ -12,7 +12,7 @@ from typing import Protocol, TypeVar
 from redraft.diffusion.causal import TokenScore
 from redraft.model import Model
 from redraft.model.packed.transformer import PackedTransformer
-from redraft.scoring import TOKENS_AT_ONCE, Pair, score_tokens
+from redraft.scoring import TOKENS_AT_ONCE, Pair, go_on, scoring
 
 T = TypeVar("T")
 Scores = list[list[TokenScore]]
@@ -62,7 +62,7 @@ class ScoringQueue:
     """
 
     def __init__(self, run: Run) -> None:
-        """`run` is the engine's: one batch is one call, so other calls get their turn between batches."""
+        """`run` is the engine's: texts that share forwards are one call, so that other calls get their turn between."""
         self._run = run
         self._waiting: deque[_Waiting] = deque()
         self._working: asyncio.Task[None] | None = None
@@ -78,11 +78,20 @@ class ScoringQueue:
     async def _work(self) -> None:
         """Score batch after batch until nobody waits."""
         while batch := self._next_batch():
-            call = asyncio.ensure_future(self._run(partial(_scored, [waiting.prompts for waiting in batch])))
+            call = asyncio.ensure_future(self._scored([waiting.prompts for waiting in batch]))
             for waiting in batch:
                 waiting.scores.add_done_callback(partial(_give_up, call, batch))
             await asyncio.wait((call,))
             self._deliver(batch, call)
+
+    async def _scored(self, several: Sequence[Prompts]) -> list[Scores]:
+        """The scores of one batch."""
+        first, pairs = several[0], [pair for prompts in several for pair in prompts.pairs]
+        work = scoring(first.model, pairs, first.top)
+        while (found := await self._run(partial(go_on, work))) is None:
+            pass
+        scores = iter(found)
+        return [[next(scores) for _ in prompts.pairs] for prompts in several]
 
     def _next_batch(self) -> list[_Waiting]:
         """Take the first in the queue, and those behind it that can be scored with it; empty if nobody waits."""
@@ -115,13 +124,6 @@ class ScoringQueue:
             for _, waiting in reversed(still):
                 waiting.alone = True
                 self._waiting.appendleft(waiting)
-
-
-def _scored(several: Sequence[Prompts]) -> list[Scores]:
-    """Called on the model's thread."""
-    first, pairs = several[0], [pair for prompts in several for pair in prompts.pairs]
-    scores = iter(score_tokens(first.model, pairs, first.top))
-    return [[next(scores) for _ in prompts.pairs] for prompts in several]
 
 
 def _give_up(call: asyncio.Future[list[Scores]], batch: Sequence[_Waiting], _: object) -> None:
