@@ -131,6 +131,25 @@ def test_a_loop_that_was_closed_with_streams_open_harms_nobody(make: Make) -> No
     assert not front._thread.is_alive()
 
 
+def test_who_is_far_behind_misses_steps_and_nothing_else(make: Make) -> None:
+    """As many events as are allowed wait, and those that end canvases and the answer."""
+    unread = list[Any]()
+    for event in run(make(), [ask(1)])[1]:
+        if not isinstance(event, DenoiseStep) or len(unread) < 7:
+            unread.append(event)
+
+    async def body(front: AsyncEngine) -> None:
+        (stream,) = await front.submit([ask(1)], most_unread=7)
+        while await front.run(lambda: front._engine.busy):
+            await asyncio.sleep(0.005)
+        assert untimed(await collect(stream)) == untimed(unread)
+        assert sum(isinstance(event, DenoiseStep) for event in unread) == 6
+        (read,) = await front.submit([ask(1)], most_unread=7)
+        assert len(await collect(read)) > len(unread)
+
+    driven(make(), body)
+
+
 class TestRefusal:
     def test_submitting_raises_before_anything_is_told(self, make: Make) -> None:
         async def body(front: AsyncEngine) -> None:

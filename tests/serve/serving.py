@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import itertools
+import math
 import os
 import re
 import shutil
@@ -153,7 +154,8 @@ class ScriptedEngine:
     def rehearse(self, request: Request) -> None:
         pass
 
-    async def submit(self, requests: Sequence[Request]) -> list[AsyncGenerator[Event, None]]:
+    async def submit(self, requests: Sequence[Request], *, most_unread: float) -> list[AsyncGenerator[Event, None]]:
+        assert most_unread < math.inf, "a client may never read"
         if self.refusal is not None:
             raise self.refusal
         self.requests += requests

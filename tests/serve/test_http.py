@@ -421,7 +421,7 @@ def test_answers_that_are_closed_cost_nothing_more(llm: LLM) -> None:
         engine = ScriptedEngine(llm, lambda request: ["One, ", "two."])
         planner = Planner(llm, engine, ServeSettings(names=("random",)))  # type: ignore[arg-type]
         plan = planner.plan([llm.read_prompt([5, 6])], settings={}, constraints={}, n=n)
-        answers = Answers(plan, await engine.submit(plan.requests))
+        answers = Answers(plan, await engine.submit(plan.requests, most_unread=9))
         events = answers.events()
         for _ in range(n):
             await anext(events)

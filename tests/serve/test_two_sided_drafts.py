@@ -1,5 +1,6 @@
 """Streamed fillings and edits: drafts as they settle, errors before and after the first of them, clients that leave."""
 
+import asyncio
 import contextlib
 import json
 from collections.abc import Iterator
@@ -13,6 +14,9 @@ from serving import ServerProcess, server_process, until
 from test_two_sided import SLOW, server_that_fills
 
 from redraft.llm import LLM
+from redraft.serve.answers import MOST_UNREAD
+from redraft.serve.faults import fault_of
+from redraft.serve.two_sided_drafts import Drafting, Report
 
 FILL = {"model": "random", "text": "x = retu<|fill|>\r\ny = <|fill|>\r\n", "max_tokens": 4, "steps": 3, "seed": 3}
 LINES = "".join(f"value_{i} = {i}\n" for i in range(8))
@@ -150,3 +154,21 @@ def test_what_was_asked_and_answered_is_logged_only_if_wanted(folder: Path) -> N
     (line,) = [json.loads(line) for line in server.lines if '"path": "/v1/fill"' in line]
     assert line["asked"]["text"] == FILL["text"]
     assert line["answered"]["full_text"] == done["full_text"]
+
+
+def test_a_client_that_does_not_read_misses_drafts_and_nothing_else() -> None:
+    async def work(report: Report) -> dict[str, Any]:
+        report("start", {"canvases": 1})
+        for number in range(MOST_UNREAD + 10):
+            report("denoise", {"step": number})
+        report("commit", {"text": "a"})
+        return {"text": "a"}
+
+    async def body() -> list[str]:
+        drafting = Drafting(work)
+        await drafting.begun()
+        return [event.splitlines()[0] async for event in drafting.events(fault_of)]
+
+    start, *drafts, commit, done = asyncio.run(body())
+    assert (start, commit, done) == ("event: start", "event: commit", "event: done")
+    assert drafts == ["event: denoise"] * (MOST_UNREAD - 1)

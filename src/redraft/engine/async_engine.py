@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import math
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -20,6 +21,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from redraft.diffusion.records import DenoiseStep
 from redraft.engine.engine import Engine
 from redraft.engine.request import Event, Failed, Finished, Request
 from redraft.engine.stats import EngineStats
@@ -37,14 +39,18 @@ _log = logging.getLogger(__name__)
 class _Mailbox:
     """Where one request's events wait for the coroutine that reads them."""
 
-    def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
+    def __init__(self, most: float) -> None:
+        self._loop, self._most = asyncio.get_running_loop(), most
         self._queue: asyncio.Queue[Event | Failed] = asyncio.Queue()
 
     def put(self, event: Event | Failed) -> None:
         """Called on the model's thread."""
         with suppress(RuntimeError):  # the loop is closed: nobody is left to read it
-            self._loop.call_soon_threadsafe(self._queue.put_nowait, event)
+            self._loop.call_soon_threadsafe(self._take, event)
+
+    def _take(self, event: Event | Failed) -> None:
+        if not isinstance(event, DenoiseStep) or self._queue.qsize() < self._most:
+            self._queue.put_nowait(event)
 
     async def get(self) -> Event:
         """The next event; raises the `EngineError` that ended the request."""
@@ -118,14 +124,17 @@ class AsyncEngine:
         """See `Engine.rehearse`; do not call it on the event loop, as it may take seconds."""
         self._engine.rehearse(request)
 
-    async def submit(self, requests: Sequence[Request]) -> Sequence[AsyncGenerator[Event, None]]:
+    async def submit(
+        self, requests: Sequence[Request], *, most_unread: float = math.inf
+    ) -> Sequence[AsyncGenerator[Event, None]]:
         """Queue all requests and return their event generators, or queue none and raise what `add_together` raised.
 
         Their time runs from this call, whatever the model's thread is doing. A generator ends after `Finished`; it
         raises `EngineError` if the engine or its own request breaks. Closing one, even if it was never started, cancels
-        its request within one forward.
+        its request within one forward. One that has `most_unread` events yet to yield leaves out `DenoiseStep`s that
+        come meanwhile.
         """
-        boxes, since = [_Mailbox() for _ in requests], self._engine.now()
+        boxes, since = [_Mailbox(most_unread) for _ in requests], self._engine.now()
         streams = [_Stream(self, request, box) for request, box in zip(requests, boxes, strict=True)]
         try:
             puts = [box.put for box in boxes]

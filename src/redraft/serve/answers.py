@@ -19,6 +19,10 @@ from redraft.text.reply import Content, Part, Reasoning, ReplyParser
 from redraft.text.tokenizer import Tokenizer
 from redraft.text.tools import ToolCall
 
+MOST_UNREAD = 1000
+"""Events that may wait for a client. One that does not read them would fill the memory with steps, so it misses any
+that come meanwhile."""
+
 
 class Answers:
     """The running answers of one plan. The holder must close it, which cancels unfinished answers."""

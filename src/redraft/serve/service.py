@@ -19,7 +19,7 @@ from redraft.engine.request import Finished
 from redraft.engine.stats import EngineStats
 from redraft.errors import EngineError
 from redraft.llm import LLM
-from redraft.serve.answers import Answers
+from redraft.serve.answers import MOST_UNREAD, Answers
 from redraft.serve.faults import Fault, busy, loading, stopping, timed_out
 from redraft.serve.http import until_disconnect
 from redraft.serve.logs import client_fault
@@ -184,7 +184,8 @@ class Service:
                 if self.settings.log_prompts:
                     facts.setdefault("texts", []).append(ended.text)
 
-        streams = await self.engine.submit([replace(request, timeout=left) for request in plan.requests])
+        requests = [replace(request, timeout=left) for request in plan.requests]
+        streams = await self.engine.submit(requests, most_unread=MOST_UNREAD)
         return Answers(plan, streams, observe=observe, fault=functools.partial(self.stream_fault, facts))
 
     async def work(self, check: Callable[[], object], function: Callable[[], T], *, size: int) -> T:

@@ -16,6 +16,7 @@ from typing import Any
 
 from redraft.diffusion.records import Commit
 from redraft.filling.reporting import Foremost, HoleStep
+from redraft.serve.answers import MOST_UNREAD
 from redraft.serve.drafts import hole_data
 from redraft.serve.faults import Fault
 from redraft.serve.http import sse_event
@@ -54,7 +55,11 @@ class Drafting:
 
     def _report(self, name: str, data: dict[str, Any]) -> None:
         with suppress(RuntimeError):  # the loop is closed: nobody is left to read it
-            self._loop.call_soon_threadsafe(self._told.put_nowait, (name, data))
+            self._loop.call_soon_threadsafe(self._take, name, data)
+
+    def _take(self, name: str, data: dict[str, Any]) -> None:
+        if name != "denoise" or self._told.qsize() < MOST_UNREAD:
+            self._told.put_nowait((name, data))
 
     async def begun(self) -> None:
         """Wait for the first report. Raises what has ended the work before that."""
