@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import functools
 import json
+import select
 import signal
 import socket
 import subprocess
@@ -82,6 +83,25 @@ def test_a_connection_is_closed_when_no_request_comes(
 
     assert asyncio.run(answered()).count(b"told") == answers
     assert caplog.messages == []
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="this system has no such limit")
+def test_a_connection_whose_client_reads_nothing_breaks() -> None:
+    """Closing it would wait for what is left to send, and keep it and its file for as long as the client likes."""
+    with listen(ServeSettings(names=("m",), port=0, timeout=0.1)) as listener, socket.socket() as client:
+        listener.listen()
+        client.connect(listener.getsockname())
+        connection, _ = listener.accept()
+        with connection:
+            connection.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while True:
+                    connection.send(bytes(2**16))
+            writable = select.poll()
+            writable.register(connection, select.POLLOUT)
+            assert writable.poll(60_000)
+            with pytest.raises(TimeoutError):
+                connection.send(b"more")
 
 
 def test_as_many_connections_are_taken_as_the_system_lets_a_process_have() -> None:

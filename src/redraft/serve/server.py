@@ -29,6 +29,7 @@ CLOSING_SECONDS = 5
 KEEP_SECONDS = 30
 """How long a connection stays open without a request."""
 TICK_SECONDS = 0.05
+_LONGEST_MILLISECONDS = 2**31 - 1
 _SWITCH_SECONDS = 5e-4
 """How long a thread may wait for the interpreter; the model's thread needs it back after every operation."""
 
@@ -43,6 +44,10 @@ def listen(settings: ServeSettings) -> socket.socket:
     # asyncio sends short answers at once (TCP_NODELAY) only on sockets whose protocol is given as TCP.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if hasattr(socket, "TCP_USER_TIMEOUT"):  # its connections inherit it
+        # One whose client takes nothing for so long breaks, though there is something to send. Closing it would wait.
+        milliseconds = min(int(1000 * settings.reading_limit), _LONGEST_MILLISECONDS)
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
     try:
         listener.bind((settings.host, settings.port))
     except OSError as error:
