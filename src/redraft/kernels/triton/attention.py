@@ -235,29 +235,9 @@ def _attend_kernel(
             tl.store(out + line * DIM + out_column[None], nothing, inside[:, None])
         return
 
-    # What each row sees is one range of positions, [low, high).
-    high = tl.where(what >= KIND_DENOISE, begin + count, begin + token + 1)
-    low = tl.zeros_like(high)
-    if WINDOW:
-        low = tl.maximum(tl.where(what >= KIND_DENOISE, begin, begin + token) - (WINDOW - 1), 0)
-    last_token = tl.minimum((first_row + TILE - 1) // SHARE, count - 1)
-    stop = tl.where(what >= KIND_DENOISE, begin + count, begin + last_token + 1)
-    if what == KIND_ENCODE_IMAGES:
-        here = segment * SEGMENT_ROWS + token
-        high = tl.maximum(high, tl.load(until + here, token < count, other=0))
-        low = tl.minimum(low, tl.load(since + here, token < count, other=1 << 30))
-        stop = tl.load(until + segment * SEGMENT_ROWS + last_token)
-    # A segment's keys are divided among its splits before tiles pick theirs, so that a row's splits never change.
-    base = tl.maximum(begin - (WINDOW - 1), 0) if WINDOW else 0
-    end = begin + count
-    if what == KIND_ENCODE_IMAGES:
-        base = tl.minimum(base, tl.load(since + segment * SEGMENT_ROWS))
-        end = tl.load(until + segment * SEGMENT_ROWS + count - 1)
-    base = base // KEYS * KEYS
-    turns = tl.cdiv(tl.cdiv(end - base, KEYS), splits)
-    base += split * turns * KEYS
-    stop = tl.minimum(stop, base + turns * KEYS)
-    base = tl.maximum(base, tl.min(low) // KEYS * KEYS)
+    segment_row = segment * SEGMENT_ROWS
+    low, high, stop = _sight(what, begin, count, token, first_row, segment_row, since, until, SHARE, WINDOW)
+    base, stop = _keys_of_split(what, begin, count, split, splits, low, stop, segment_row, since, until, WINDOW, KEYS)
     queries = tl.load(q + line * DIM + column, inside[:, None], other=0.0)
     peak = tl.full([TILE], float("-inf"), tl.float32)
     mass = tl.zeros([TILE], tl.float32)
@@ -286,6 +266,48 @@ def _attend_kernel(
         row = split * total + (segment * SEGMENT_ROWS + token) * HEADS + head
         tl.store(peaks + row, peak, inside)
         tl.store(sums + row, mass, inside)
+
+
+@jit
+def _sight(
+    what, begin, count, token, first_row, segment_row, since, until, SHARE: tl.constexpr, WINDOW: tl.constexpr
+):  # fmt: skip
+    """The positions [low, high) that each row of a tile sees, and where those of its last token stop.
+
+    The tile's rows are from `first_row` on, SHARE for each token; `segment_row` is the segment's first.
+    """
+    high = tl.where(what >= KIND_DENOISE, begin + count, begin + token + 1)
+    low = tl.zeros_like(high)
+    if WINDOW:
+        low = tl.maximum(tl.where(what >= KIND_DENOISE, begin, begin + token) - (WINDOW - 1), 0)
+    last_token = tl.minimum((first_row + token.shape[0] - 1) // SHARE, count - 1)
+    stop = tl.where(what >= KIND_DENOISE, begin + count, begin + last_token + 1)
+    if what == KIND_ENCODE_IMAGES:
+        here = segment_row + token
+        high = tl.maximum(high, tl.load(until + here, token < count, other=0))
+        low = tl.minimum(low, tl.load(since + here, token < count, other=1 << 30))
+        stop = tl.load(until + segment_row + last_token)
+    return low, high, stop
+
+
+@jit
+def _keys_of_split(
+    what, begin, count, split, splits, low, stop, segment_row, since, until, WINDOW: tl.constexpr, KEYS: tl.constexpr
+):  # fmt: skip
+    """The keys [base, stop) that one split reads for a tile.
+
+    A segment's keys are divided among its splits before tiles pick theirs, so that a row's splits never change.
+    """
+    base = tl.maximum(begin - (WINDOW - 1), 0) if WINDOW else 0
+    end = begin + count
+    if what == KIND_ENCODE_IMAGES:
+        base = tl.minimum(base, tl.load(since + segment_row))
+        end = tl.load(until + segment_row + count - 1)
+    base = base // KEYS * KEYS
+    turns = tl.cdiv(tl.cdiv(end - base, KEYS), splits)
+    base += split * turns * KEYS
+    stop = tl.minimum(stop, base + turns * KEYS)
+    return tl.maximum(base, tl.min(low) // KEYS * KEYS), stop
 
 
 @jit

@@ -326,18 +326,10 @@ def _ways_kernel(
         gains = tl.where(number == 2, mosts, totals) + at * sets
         before = found + position * states
         for low in range(0, rows, ROWS):
-            if HELD:
-                begin, kind = held_begins, held_kinds
-            else:
+            begin, kind = held_begins, held_kinds
+            if not HELD:
                 begin, kind = _columns(begins + low + row, rows, EDGES), _columns(label + low + row, rows, EDGES)
-            values, peak = (), tl.full([ROWS], -3e30, tl.float32)
-            for edge in tl.static_range(EDGES):
-                gain = tl.load(gains + kind[edge], kind[edge] >= 0, other=LOWEST)
-                values += (tl.load(before + begin[edge]) - level + gain,)
-                peak = tl.maximum(peak, values[edge])
-            weight = tl.zeros([ROWS], tl.float32)
-            for edge in tl.static_range(EDGES):
-                weight += tl.exp(values[edge] - peak)
+            peak, weight = _sum_of_edges(before, begin, level, gains, kind, ROWS, EDGES)
             tl.store(sums + low + row, peak)
             tl.store(sums + rows + low + row, weight)
         tl.debug_barrier()
@@ -349,19 +341,7 @@ def _ways_kernel(
                 start = tl.load(first + state)
                 count = tl.where(inside, tl.load(first + state + 1) - start, 0)
                 longest = tl.max(count, 0)
-            peak = tl.full([STATES], LOWEST, tl.float32)
-            weight = tl.zeros([STATES], tl.float32)
-            for ahead in range(0, longest, PIECES):
-                theirs, top = (), peak
-                for piece in tl.static_range(PIECES):
-                    here = sums + start + ahead + piece
-                    theirs += (tl.load(here, ahead + piece < count, other=LOWEST),)
-                    top = tl.maximum(top, theirs[piece])
-                weight *= tl.exp(peak - top)
-                for piece in tl.static_range(PIECES):
-                    here = sums + rows + start + ahead + piece
-                    weight += tl.load(here, ahead + piece < count, other=0.0) * tl.exp(theirs[piece] - top)
-                peak = top
+            peak, weight = _sum_of_rows(sums, rows, start, count, longest, STATES, PIECES)
             value = tl.where(
                 peak > LOWEST / 2, peak + tl.where(number == 2, 0.0, tl.log(tl.maximum(weight, 1.0))), LOWEST
             )
@@ -372,6 +352,39 @@ def _ways_kernel(
             most = tl.maximum(most, tl.max(value, 0))
         level = most
         tl.debug_barrier()
+
+
+@jit
+def _sum_of_edges(before, begin, level, gains, kind, ROWS: tl.constexpr, EDGES: tl.constexpr):
+    """The maximum of each row's edges, and the sum of their exponentials relative to it: [ROWS] each."""
+    values, peak = (), tl.full([ROWS], -3e30, tl.float32)
+    for edge in tl.static_range(EDGES):
+        gain = tl.load(gains + kind[edge], kind[edge] >= 0, other=LOWEST)
+        values += (tl.load(before + begin[edge]) - level + gain,)
+        peak = tl.maximum(peak, values[edge])
+    weight = tl.zeros([ROWS], tl.float32)
+    for edge in tl.static_range(EDGES):
+        weight += tl.exp(values[edge] - peak)
+    return peak, weight
+
+
+@jit
+def _sum_of_rows(sums, rows, start, count, longest, STATES: tl.constexpr, PIECES: tl.constexpr):
+    """The same of each state's `count` rows, at most `longest`, from `start` on: [STATES] each."""
+    peak = tl.full([STATES], LOWEST, tl.float32)
+    weight = tl.zeros([STATES], tl.float32)
+    for ahead in range(0, longest, PIECES):
+        theirs, top = (), peak
+        for piece in tl.static_range(PIECES):
+            here = sums + start + ahead + piece
+            theirs += (tl.load(here, ahead + piece < count, other=LOWEST),)
+            top = tl.maximum(top, theirs[piece])
+        weight *= tl.exp(peak - top)
+        for piece in tl.static_range(PIECES):
+            here = sums + rows + start + ahead + piece
+            weight += tl.load(here, ahead + piece < count, other=0.0) * tl.exp(theirs[piece] - top)
+        peak = top
+    return peak, weight
 
 
 @jit(varying=("sets", "positions", "states", "rows"))

@@ -302,11 +302,7 @@ def _finish_kernel(
     which = tl.minimum(tl.sum((edges <= target).to(tl.int32), 0), COUNT - 1)
     target -= tl.sum(tl.where(tile == which - 1, edges, 0.0), 0)
     token = which * TOKENS + tl.arange(0, TOKENS)
-    logit, possible = _tile(logits, row, vocab, token, never)
-    weight = tl.where(possible, tl.exp2(capped(logit, cap, temperature) - peak), 0.0)
-    passed = tl.cumsum(weight.to(tl.float64), 0) <= target
-    drawn = which * TOKENS + tl.sum(passed.to(tl.int32), 0)
-    found = tl.sum(tl.where((token == drawn) & (weight > 0), 1, 0), 0) > 0  # rounding may hide it
+    drawn, found = _drawn(logits, row, vocab, token, never, target, peak, cap, temperature, which * TOKENS)
 
     tl.store(argmax + row, winner)
     tl.store(candidate + row, tl.where(found, drawn, winner))
@@ -323,6 +319,19 @@ def _tile(logits, row, vocab, token, never):
         possible &= tl.max((token[:, None] == never[None]).to(tl.int32), 1) == 0
     logit = tl.load(logits + row.to(tl.int64) * vocab + token, possible, other=float("-inf")).to(tl.float32)
     return logit, possible
+
+
+@jit
+def _drawn(logits, row, vocab, token, never, target, peak, cap, temperature, first):
+    """Of a tile's tokens, from `first` on, the one at which their cumulated weights exceed `target`.
+
+    Its weight may be 0, as sums are rounded: the second result is false then.
+    """
+    logit, possible = _tile(logits, row, vocab, token, never)
+    weight = tl.where(possible, tl.exp2(capped(logit, cap, temperature) - peak), 0.0)
+    passed = tl.cumsum(weight.to(tl.float64), 0) <= target
+    drawn = first + tl.sum(passed.to(tl.int32), 0)
+    return drawn, tl.sum(tl.where((token == drawn) & (weight > 0), 1, 0), 0) > 0
 
 
 @jit

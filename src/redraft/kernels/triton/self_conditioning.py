@@ -252,10 +252,7 @@ def _choose_kernel(
     mass = tl.where(inside, tl.load(masses + here, inside, other=0.0) * tl.exp2(top), 0.0)
     whole = tl.sum(mass, 0)
     top -= tl.log2(whole)  # log2 of the tile's largest probability
-    bound = -22.0
-    for level in tl.static_range(5):
-        missed = tl.sum(tl.where(top < -20.0 + 2 * level, mass, 0.0), 0)
-        bound = tl.where(missed <= 0.5 * DROPPED * whole, -20.0 + 2 * level, bound)
+    bound = _bound(top, mass, whole, DROPPED)
     likely = (top >= bound).to(tl.int32)
     found = tl.sum(likely, 0)
     if found > KEPT_TILES:
@@ -289,6 +286,16 @@ def _choose_kernel(
     tl.store(way + row, tl.where(enough, WAY_SPARSE, WAY_DENSE))
     tl.store(kept + row, count)
     tl.store(totals + row, total)
+
+
+@jit
+def _bound(top, mass, whole, DROPPED: tl.constexpr):
+    """The highest of some bounds (log2) below which tiles, with their likeliest token's `top`, hold next to nothing."""
+    bound = -22.0
+    for level in tl.static_range(5):
+        missed = tl.sum(tl.where(top < -20.0 + 2 * level, mass, 0.0), 0)
+        bound = tl.where(missed <= 0.5 * DROPPED * whole, -20.0 + 2 * level, bound)
+    return bound
 
 
 @jit(varying=("rows",))

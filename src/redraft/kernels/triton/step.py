@@ -192,22 +192,16 @@ def _enter_kernel(
 
 @jit(
     varying=(
-        "entropy_bound",
-        "confidence_threshold",
-        "stability_threshold",
-        "stop_at_eos",
-        "eos_ids",
-        "slots",
-        "seed",
-        "canvas_index",
-        "step",
+        "entropy_bound", "confidence_threshold", "stability_threshold", "stop_at_eos", "eos_ids", "slots", "seed",
+        "canvas_index", "step",
     )
-)
+)  # fmt: skip
 def _finish_kernel(
     argmaxes, candidates, entropies, entropy_bound, confidence_threshold, stability_threshold, stop_at_eos, eos_ids,
     canvases, last_argmax, stable_steps, slots, seed, canvas_index, step, kind, lengths, block, vocab,
     helds, SEGMENT_ROWS: tl.constexpr, BLOCK: tl.constexpr, END_IDS: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
+    """One segment's canvas: what is accepted, whether it has converged, its report, and the canvas of the next step."""
     await_inputs()
     segment = tl.program_id(0)
     if tl.load(kind + segment) != KIND_DENOISE:
@@ -221,15 +215,8 @@ def _finish_kernel(
     argmax = tl.load(argmaxes + here + position, inside, other=-1)
     candidate = tl.load(candidates + here + position, inside, other=0)
 
-    # The entropies before a position in rising order, collected piece by piece and summed once.
-    earlier = tl.zeros([BLOCK, PIECE], tl.float32)
-    for first in tl.static_range(0, BLOCK, PIECE):
-        other = first + tl.arange(0, PIECE)
-        theirs = tl.load(entropies + here + other, other < length, other=0.0)
-        tied = (theirs[None] == entropy[:, None]) & (other[None] < position[:, None])
-        lower = ((theirs[None] < entropy[:, None]) | tied) & (other < length)[None]
-        earlier += tl.where(lower, theirs[None], 0.0)
-    accepted = inside & (tl.sum(earlier, 1) <= tl.load(entropy_bound + segment))
+    earlier = _earlier(entropies, here, length, entropy, position, BLOCK, PIECE)
+    accepted = inside & (earlier <= tl.load(entropy_bound + segment))
 
     eos = tl.load(eos_ids + segment * END_IDS + tl.arange(0, END_IDS))
     ended = inside & (tl.max((argmax[:, None] == eos[None]).to(tl.int32), 1) != 0)
@@ -262,3 +249,16 @@ def _finish_kernel(
     tl.store(canvas, token, position < SEGMENT_ROWS)
     tl.store(kept, argmax, inside)
     tl.store(stable_steps + slot, stable)
+
+
+@jit
+def _earlier(entropies, here, length, entropy, position, BLOCK: tl.constexpr, PIECE: tl.constexpr):
+    """The sum of the entropies before each position in rising order: collected piece by piece, summed once."""
+    earlier = tl.zeros([BLOCK, PIECE], tl.float32)
+    for first in tl.static_range(0, BLOCK, PIECE):
+        other = first + tl.arange(0, PIECE)
+        theirs = tl.load(entropies + here + other, other < length, other=0.0)
+        tied = (theirs[None] == entropy[:, None]) & (other[None] < position[:, None])
+        lower = ((theirs[None] < entropy[:, None]) | tied) & (other < length)[None]
+        earlier += tl.where(lower, theirs[None], 0.0)
+    return tl.sum(earlier, 1)
