@@ -102,7 +102,7 @@ def test_a_hub_model_is_described_by_its_json_files(
         (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
 
     def snapshot(hub_id: str, allow_patterns: list[str]) -> str:
-        assert (hub_id, allow_patterns) == ("some/model", ["*.json"])
+        assert (hub_id, allow_patterns) == ("some/model", ["*.json", "*.jinja"])
         return str(tmp_path)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot)

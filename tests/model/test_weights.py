@@ -454,7 +454,7 @@ def test_a_hub_id_asks_the_hub_for_model_files_only(folder: Path, monkeypatch: p
     assert asked["hub_id"] == "some/model"
     assert set(asked["allow_patterns"]) == {"*.json", "*.jinja", "*.safetensors", "*.txt", "*.model"}
     assert resolve_folder("some/model", weights=False) == folder
-    assert asked["allow_patterns"] == ["*.json"]
+    assert asked["allow_patterns"] == ["*.json", "*.jinja"]
 
 
 # --- impossible settings -----------------------------------------------------------------------------------------
