@@ -4,12 +4,14 @@ import dataclasses
 import shutil
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
 import torch
 
 import redraft
 from redraft.config import ModelConfig
 from redraft.model import Transformer
+from redraft.model.initialise import initialise
 from redraft.model.presets import preset
 from redraft.model.vision import VisionTower
 
@@ -38,6 +40,23 @@ def write_random_model(
     redraft.save_model(network, where)
     (where / "generation_config.json").write_text('{"eos_token_id": [1], "max_denoising_steps": 4}')
     return where
+
+
+def save_blocky_model(where: Path, vocabulary: int, **numbers: Any) -> None:
+    """A random model whose every row can be coded in blocks of 256 numbers, with all scalars and norms different.
+
+    `numbers` are others of its config. There are no files beside it.
+    """
+    config = dataclasses.replace(
+        preset("nano"), vocab_size=vocabulary, hidden_size=256, intermediate_size=256, moe_intermediate_size=256,
+        head_dim=64, global_head_dim=128, canvas_length=16, eos_token_id=(1,), **numbers,
+    )  # fmt: skip
+    model = Transformer(config)
+    initialise(model, 0)
+    for number, tensor in enumerate(model.state_dict().values()):
+        if tensor.ndim == 1:
+            tensor.uniform_(0.5, 1.5, generator=torch.Generator().manual_seed(number))
+    redraft.save_model(model, where)
 
 
 def tower_of(config: ModelConfig) -> VisionTower:

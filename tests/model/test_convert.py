@@ -1,6 +1,5 @@
 """Plain copies of folders in any format and of GGUF files: the numbers that loading in full gives, in one dtype."""
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -14,13 +13,11 @@ from byte_fallback import byte_fallback
 from gguf_file import write_gguf
 from nvfp4 import quantize_nvfp4
 from pack_quantized import Scheme, store
-from random_model import write_random_model
+from random_model import save_blocky_model, write_random_model
 from redraft.errors import CheckpointError, SettingError
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.convert import convert_folder
 from redraft.model.folders import resolve_folder
-from redraft.model.initialise import initialise
-from redraft.model.presets import preset
 from redraft.model.quantize import quantize_folder
 from redraft.model.transformer import Transformer
 from redraft.model.weights import load_model, save_model
@@ -33,18 +30,9 @@ TEMPLATE = "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random model in fp32 whose every row can be coded in blocks of 256 numbers, without files beside it."""
+    """A random model in fp32, without a tokenizer."""
     where = tmp_path_factory.mktemp("base")
-    config = dataclasses.replace(
-        preset("nano"), vocab_size=byte_fallback().vocab_size, hidden_size=256, intermediate_size=256,
-        moe_intermediate_size=256, head_dim=64, global_head_dim=128, canvas_length=16, eos_token_id=(1,),
-    )  # fmt: skip
-    model = Transformer(config)
-    initialise(model, 0)
-    for number, tensor in enumerate(model.state_dict().values()):
-        if tensor.ndim == 1:
-            tensor.uniform_(0.5, 1.5, generator=torch.Generator().manual_seed(number))
-    save_model(model, where)
+    save_blocky_model(where, byte_fallback().vocab_size)
     (where / "generation_config.json").write_text('{"max_denoising_steps": 3}')
     return where
 

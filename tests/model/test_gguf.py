@@ -24,6 +24,7 @@ import redraft
 from byte_fallback import byte_fallback
 from gguf_file import NO_DIVISOR, names_of, write_gguf
 from random_adapter import random_adapter
+from random_model import save_blocky_model
 from redraft.errors import CheckpointError
 from redraft.model import inference
 from redraft.model.adapters import save_adapter
@@ -35,8 +36,6 @@ from redraft.model.gguf.decoding import stored_as
 from redraft.model.gguf.folder import _described as describe
 from redraft.model.gguf.names import to_hugging_face
 from redraft.model.inference import load_packed
-from redraft.model.initialise import initialise
-from redraft.model.presets import preset
 from redraft.model.quantize import quantize_folder
 from redraft.model.transformer import Transformer
 from redraft.model.weight_settings import WeightSettings
@@ -56,18 +55,8 @@ TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random model whose every row can be coded in blocks of 256 numbers, with all scalars and norms different."""
     where = tmp_path_factory.mktemp("model")
-    config = dataclasses.replace(
-        preset("nano"), vocab_size=len(TOKENS), hidden_size=256, intermediate_size=256, moe_intermediate_size=256,
-        head_dim=64, global_head_dim=128, partial_rotary_factor=0.25, canvas_length=16, eos_token_id=(1,),
-    )  # fmt: skip
-    model = Transformer(config)
-    initialise(model, 0)
-    for number, tensor in enumerate(model.state_dict().values()):
-        if tensor.ndim == 1:
-            tensor.uniform_(0.5, 1.5, generator=torch.Generator().manual_seed(number))
-    save_model(model, where)
+    save_blocky_model(where, len(TOKENS), partial_rotary_factor=0.25)
     (where / "generation_config.json").write_text('{"max_denoising_steps": 3, "t_min": 0.1, "t_max": 0.7}')
     return where
 
