@@ -65,6 +65,7 @@ ABOVE = {
         "llm",
         "model",
         "outputs",
+        "quant",
         "settings",
         "text",
     },

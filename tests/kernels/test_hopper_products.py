@@ -30,8 +30,8 @@ def packed(weights: str, outputs: int, inputs: int, group: int = 64) -> Packed:
     return PackedInt4(codes, bf16(EXPERTS, pairs, outputs, 2), group)
 
 
-def layer_of(weights: str, inner: int = INNER) -> PackedExperts:
-    return PackedExperts(packed(weights, 2 * inner, WIDTH), packed(weights, WIDTH, inner))
+def layer_of(weights: str, inner: int = INNER, group: int = 64) -> PackedExperts:
+    return PackedExperts(packed(weights, 2 * inner, WIDTH, group), packed(weights, WIDTH, inner, group))
 
 
 def rows_for(weights: str, count: int, width: int) -> Tensor | Rows8:
@@ -59,9 +59,9 @@ def both_products(rows: int, weights: str, layer: PackedExperts) -> None:
 
 
 @pytest.mark.parametrize("rows", [256, 1024, 4096])
-@pytest.mark.parametrize("weights", ["plain", "fp8", "int4"])
-def test_products_over_experts_use_hopper_s_instructions(weights: str, rows: int) -> None:
-    layer = layer_of(weights)
+@pytest.mark.parametrize(("weights", "group"), [("plain", 0), ("fp8", 0), ("int4", 64), ("int4", 32)])
+def test_products_over_experts_use_hopper_s_instructions(weights: str, group: int, rows: int) -> None:
+    layer = layer_of(weights, group=group)
     with caught_launches(GPUTarget("cuda", 90, 32)) as found:
         both_products(rows, weights, layer)
     products = [kernel for kernel in found if kernel.name != "quantize_kernel"]
@@ -86,32 +86,36 @@ def test_int4_codes_reach_the_product_in_registers(monkeypatch: pytest.MonkeyPat
     assert not any("st.shared" in part for part in loop[1:-1])
 
 
-@pytest.mark.parametrize(("rows", "products"), [(512, 1), (1024, 1 + 2)])  # tiles of 64 rows; of 64, or 64 and 16
-def test_int4_products_in_gluon_run_beside_the_scaling_of_others(rows: int, products: int) -> None:
-    layer = layer_of("int4")
+@pytest.mark.parametrize("group", [64, 32])
+@pytest.mark.parametrize(
+    ("rows", "products"), [(512, 1 + 1), (1024, 1 + 2)]
+)  # tiles of 64 or 32 rows; of 64 and 16, or 64
+def test_int4_products_in_gluon_run_beside_the_scaling_of_others(rows: int, products: int, group: int) -> None:
+    layer = layer_of("int4", group=group)
     with caught_launches(GPUTarget("cuda", 90, 32)) as found:
         both_products(rows, "int4", layer)
     for name, blocks in ("_gate_kernel", 2), ("_down_kernel", 3):  # of 64 inputs, in the loop and behind it
         ptx = only(found, name).ptx
         jobs = 2 * 2 * blocks  # of either group of warps
-        assert ptx.count("wgmma.mma_async") == jobs * products * 2  # twice 32 inputs
+        assert ptx.count("wgmma.mma_async") == jobs * products * 2  # of 32 inputs
         assert ptx.count("wgmma.wait_group.sync.aligned 1") > ptx.count("wgmma.wait_group.sync.aligned 0")
 
 
-def test_int4_products_of_few_rows_are_made_by_four_groups_of_warps() -> None:
-    layer = layer_of("int4")
+@pytest.mark.parametrize("group", [64, 32])
+def test_int4_products_of_few_rows_are_made_by_four_groups_of_warps(group: int) -> None:
+    layer = layer_of("int4", group=group)
     with caught_launches(GPUTarget("cuda", 90, 32)) as found:
         both_products(256, "int4", layer)
     for name, blocks in ("_gate_kernel", 2), ("_down_kernel", 3):  # of 64 inputs, in the loop and behind it
         ptx = only(found, name).ptx
-        assert ptx.count("wgmma.mma_async") == 4 * blocks * 2  # twice 32 inputs
+        assert ptx.count("wgmma.mma_async") == 4 * blocks * 2  # of 32 inputs
         assert ptx.count("m64n32k32") == ptx.count("wgmma.mma_async")
 
 
 @pytest.mark.parametrize("rows", [256, 1024, 4096])
 @pytest.mark.parametrize("groups", [(64, 32), (32, 64)])
 def test_int4_products_of_different_groups_share_their_tiles(groups: tuple[int, int], rows: int) -> None:
-    """Kernels in Gluon take groups of 64 alone, and both products have the tiles of one routing."""
+    """Both products have the tiles of one routing."""
     layer = PackedExperts(packed("int4", 2 * INNER, WIDTH, groups[0]), packed("int4", WIDTH, INNER, groups[1]))
     with caught_launches(GPUTarget("cuda", 90, 32)) as found:
         both_products(rows, "int4", layer)

@@ -119,11 +119,12 @@ def test_experts_in_gluon_have_the_same_bits(weights: str, half: int) -> None:
 
 @pytest.mark.parametrize(("rows", "favoured"), [(64, 0.0), (120, 0.0), (300, 0.0), (1600, 0.2)])
 @pytest.mark.parametrize("lines", [int4_few_rows.LINES, *int4_experts.STAGES])
+@pytest.mark.parametrize("weights", FORMATS[2:])
 def test_int4_experts_in_gluon_have_the_same_bits(
-    lines: int, rows: int, favoured: float, monkeypatch: pytest.MonkeyPatch
+    weights: str, lines: int, rows: int, favoured: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tiles of every height, full, nearly empty and of dead rows; columns and groups that leave half a tile over."""
-    x, router, packed = bf16(rows, WIDTH), bf16(EXPERTS, WIDTH), layer("int4")
+    x, router, packed = bf16(rows, WIDTH), bf16(EXPERTS, WIDTH), layer(weights)
     if not int4_experts.fits(quantize_rows(x).values, WIDTH, INNER, 64):
         pytest.skip("needs a Hopper GPU")
     router[: EXPERTS // 2] += favoured * x[: rows // 2].mean(0)

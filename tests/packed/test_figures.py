@@ -70,9 +70,9 @@ def test_ceilings_are_told_in_their_units() -> None:
 def test_rates_follow_from_times() -> None:
     """A canvas takes its steps and a commit, which the next canvas' first step may share a forward with."""
     result = StepResult(
-        case=StepCase(batch=3, context=1024, steps=10), quantization=None, dtype="bfloat16", gpus=1, clock={},
-        vocabulary_dtype="bfloat16", engine_ms=(21.0, 20.0, 19.0), graph_ms=(18.0,), fused_ms=30.0, constrained_ms={},
-        parts=(), floor_ms=15.0, distinct_experts=128.0, canvas_length=256,
+        case=StepCase(batch=3, context=1024, steps=10), quantization=None, group=None, dtype="bfloat16", gpus=1,
+        clock={}, vocabulary_dtype="bfloat16", engine_ms=(21.0, 20.0, 19.0), graph_ms=(18.0,), fused_ms=30.0,
+        constrained_ms={}, parts=(), floor_ms=15.0, distinct_experts=128.0, canvas_length=256,
         memory={"weights": 26.1, "peak": 27.0, "process": 28.0},
     )  # fmt: skip
     found = result.to_dict()

@@ -22,7 +22,7 @@ from redraft.bench.board import Board, StepCase
 from redraft.bench.clock import ClockWatch
 from redraft.bench.gpu import require_gpu
 from redraft.bench.operation_times import PARTS, PartTime
-from redraft.bench.random_weights import LIKELY_TOKENS, STD, random_source, sharpened
+from redraft.bench.random_weights import LIKELY_TOKENS, STD, random_model, random_source, sharpened
 from redraft.bench.results import write_results
 from redraft.bench.roofline import Ceilings, floor_ms, step_components
 from redraft.bench.step import StepResult, cases
@@ -31,12 +31,14 @@ from redraft.cli.main import app, main
 from redraft.config import LayerType
 from redraft.engine.work import Denoise, DenoiseResult, Encode, Segment
 from redraft.errors import SettingError
+from redraft.kernels.packed import PackedInt4
 from redraft.kernels.switches import OPERATIONS
 from redraft.kernels.triton.routing import Routing
 from redraft.model.packed.build import pack
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.packed.weights import tensors
 from redraft.model.presets import preset
+from redraft.model.weight_settings import WeightSettings
 
 ASSUMED = Ceilings(bandwidth=4.3e12, bf16=790e12, fp8=1500e12)
 CPU = torch.device("cpu")
@@ -58,6 +60,28 @@ def test_floors_of_the_26b_model(quantization: str | None, floors: tuple[float, 
 def test_fewer_experts_are_less_to_read() -> None:
     parts = step_components(preset("26b-a4b"), quantization="fp8", batch=1, context=0, distinct_experts=64)
     assert parts[0].bytes == pytest.approx(22.838e9 / 2, rel=1e-3)
+
+
+def test_narrow_groups_are_more_scales_to_read() -> None:
+    """Two bytes for every 32 weights, instead of for every 64."""
+    wide, narrow = (
+        step_components(preset("26b-a4b"), quantization="int4", group=group, batch=1, context=0)[0]
+        for group in (64, 32)
+    )
+    assert narrow.bytes - wide.bytes == pytest.approx(22.838e9 * 2 / 64, rel=1e-3)
+
+
+def test_random_experts_are_rounded_in_groups_of_a_given_size() -> None:
+    settings = WeightSettings(device="cpu", quantization="int4")
+    wide, narrow = (random_model("tiny", settings, group).packed for group in (None, 32))
+    for layer, other in zip(wide.layers, narrow.layers, strict=True):
+        experts = [(layer.experts.gate_up, other.experts.gate_up), (layer.experts.down, other.experts.down)]
+        for whole, finer in experts:
+            assert isinstance(whole, PackedInt4)
+            assert isinstance(finer, PackedInt4)
+            assert (whole.group, finer.group) == (64, 32)
+            assert (whole.dequantize(torch.float32) - finer.dequantize(torch.float32)).abs().max() < 0.02
+        assert torch.equal(layer.router, other.router)
 
 
 def test_a_vocabulary_in_fp8_and_rows_that_gather_have_lower_floors() -> None:
@@ -246,7 +270,7 @@ def test_a_step_is_told_in_words_and_json(
     memory = {"weights": 26.1, "peak": 27.0, "process": 28.0, "sampler": 0.5}
     clock = {"clock_mhz": 1560.0, "power_watts": 698.4, "power_limit_watts": 700.0} if fused else {}
     result = StepResult(
-        case=StepCase(batch=1, context=1024, steps=12), quantization="fp8", dtype="bfloat16",
+        case=StepCase(batch=1, context=1024, steps=12), quantization="fp8", group=None, dtype="bfloat16",
         vocabulary_dtype="fp8",
         engine_ms=(10.5, 10.0, 11.0), graph_ms=(10.0,), fused_ms=fused, parts=parts, floor_ms=7.0, clock=clock,
         distinct_experts=128.0, memory=memory, canvas_length=255, gpus=1,

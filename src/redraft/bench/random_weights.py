@@ -21,7 +21,7 @@ from redraft.kernels.packed import PackedFp8, values_and_scale
 from redraft.llm import LLM
 from redraft.model.accounting import bytes_in, text_parts
 from redraft.model.folders import resolve_folder, shape_of
-from redraft.model.layouts import Source
+from redraft.model.layouts import EXPERTS_AT_A_TIME, Source, Weight, join
 from redraft.model.packed.build import pack
 from redraft.model.packed.requirements import check_fit
 from redraft.model.packed.transformer import PackedTransformer
@@ -30,6 +30,7 @@ from redraft.model.packed.weights import tensors
 from redraft.model.placement import machine_memory
 from redraft.model.transformer import Transformer
 from redraft.model.weight_settings import WeightSettings
+from redraft.quant.int4 import quantize_int4
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
 
@@ -53,9 +54,10 @@ def random_source(config: ModelConfig, device: torch.device, dtype: torch.dtype,
     return weight
 
 
-def random_model(shape: str, settings: WeightSettings) -> PackedTransformer:
+def random_model(shape: str, settings: WeightSettings, group: int | None = None) -> PackedTransformer:
     """A packed model of a preset's shape, or a folder's, in bfloat16 whatever the settings' dtype.
 
+    Experts in INT4 share a scale among `group` inputs, if given, which changes nothing else.
     Raises `SettingError` for settings that do not fit the device, or a device that does not fit the shape.
     """
     config, (first, *other_devices) = shape_of(shape), settings.devices
@@ -63,8 +65,23 @@ def random_model(shape: str, settings: WeightSettings) -> PackedTransformer:
     if first.type == "cpu":
         check_memory(shape, config, settings.quantization or "bf16")
     source = random_source(config, first, torch.bfloat16)
+    if group is not None:
+        source = _experts_in_groups(source, group)
     given = {"dtype": torch.bfloat16, "quantization": settings.quantization, "fp8_vocabulary": fp8}
     return PackedTransformer(pack(config, source, device=first, other_devices=other_devices, **given))
+
+
+def _experts_in_groups(source: Source, group: int) -> Source:
+    """A source whose experts are in INT4, a scale for every `group` inputs."""
+
+    def weight(name: str) -> Weight:
+        full = source(name)
+        if ".experts." not in name:
+            return full
+        assert isinstance(full, Tensor)
+        return join([quantize_int4(part, group) for part in full.split(EXPERTS_AT_A_TIME)], torch.cat)
+
+    return weight
 
 
 def check_memory(shape: str, config: ModelConfig, format: str) -> None:

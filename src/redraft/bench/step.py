@@ -29,8 +29,10 @@ from redraft.engine.graph_buffers import StepBuffers
 from redraft.engine.graph_runner import BUCKETS
 from redraft.engine.graph_step import new_slots, sample
 from redraft.errors import SettingError
+from redraft.kernels.packed import PackedInt4
 from redraft.kernels.triton.segments import DENOISE
 from redraft.model.packed.transformer import PackedTransformer
+from redraft.quant.int4 import INT4_GROUP
 
 TOKENS_PER_FORWARD = 19.7
 """The number published by the model's authors."""
@@ -40,6 +42,7 @@ TOKENS_PER_FORWARD = 19.7
 class StepResult:
     """One case's figures, in milliseconds per forward of the whole batch.
 
+    group      how many inputs of an expert share a scale, in INT4
     engine_ms  an engine's steps, of every repetition; graph_ms without the host
     clock      the card's clock and power meanwhile, as named in `bench.clock`
     fused_ms   the graph of all commits with first steps; None if no graph has room for so many segments
@@ -48,6 +51,7 @@ class StepResult:
 
     case: StepCase
     quantization: str | None
+    group: int | None
     dtype: str
     vocabulary_dtype: str
     engine_ms: tuple[float, ...]
@@ -84,6 +88,7 @@ class StepResult:
             "steps": steps,
             "dtype": self.dtype,
             "quantization": self.quantization,
+            "group": self.group,
             "vocabulary_dtype": self.vocabulary_dtype,
             "kv_cache_dtype": self.case.kv_cache_dtype,
             "certain": self.case.certain,
@@ -129,15 +134,18 @@ def _measure(
     graph = [board.graph_ms(board.steps_at(1)) for _ in range(case.repeats)]
     times, routings = operation_times(board)
     config, packed = model.config, model.packed
+    experts = packed.layers[0].experts.gate_up
+    group = experts.group if isinstance(experts, PackedInt4) else None
     distinct = distinct_experts(routings) * len(model.packed.shards)
     components = step_components(
-        config, quantization=packed.quantization, batch=case.batch, context=case.context, distinct_experts=distinct,
-        kv_bytes=kv_dtype(model, case.kv_cache_dtype).itemsize, vocabulary_bytes=packed.vocabulary.dtype.itemsize,
-        gathers=case.certain, gpus=len(packed.shards),
+        config, quantization=packed.quantization, group=group or INT4_GROUP, batch=case.batch, context=case.context,
+        distinct_experts=distinct, kv_bytes=kv_dtype(model, case.kv_cache_dtype).itemsize,
+        vocabulary_bytes=packed.vocabulary.dtype.itemsize, gathers=case.certain, gpus=len(packed.shards),
     )  # fmt: skip
     return StepResult(
         case=case,
         quantization=packed.quantization,
+        group=group,
         dtype=_name(packed.dtype),
         vocabulary_dtype=_name(packed.vocabulary.dtype),
         engine_ms=tuple(engine),

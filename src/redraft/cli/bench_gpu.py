@@ -33,6 +33,9 @@ def step(
     random_weights: Random = False,
     dtype: Annotated[str, option("--dtype", "Only bfloat16 is supported here.", "DTYPE")] = "bfloat16",
     quantization: Quantization = None,
+    group: Annotated[
+        int | None, option("--group", "Inputs that share a scale in int4, 32 or 64.", "INPUTS", default="64")
+    ] = None,
     vocabulary_dtype: VocabularyDtype = "auto",
     batch: Batch = "1,4,16",
     context: Context = "1024",
@@ -67,12 +70,16 @@ def step(
     at_least(1, steps=steps, repeats=repeats)
     if certain and not random_weights:
         raise SettingError("--certain changes a random model's weights; give --random-weights too.")
+    if group is not None and not (random_weights and quantization == "int4"):
+        raise SettingError("--group is of random weights in int4; give --random-weights --quantization int4 too.")
+    if group not in (None, 32, 64):
+        raise SettingError(f"group is {group}; it must be 32 or 64.", "group")
     batches, contexts = whole_numbers("batch", batch), whole_numbers("context", context)
     EngineSettings(kv_cache_dtype=kv_cache_dtype)  # type: ignore[arg-type]  # it checks the name
     chosen = cases(batches, contexts, steps=steps, repeats=repeats, kv_cache_dtype=kv_cache_dtype, certain=certain)
     command, records = command_line(), []
     constraints = {} if tokenizer is None else _constraints(tokenizer, model)
-    network = _packed_model(model, random_weights, device, quantization, vocabulary_dtype, gpus)
+    network = _packed_model(model, random_weights, device, quantization, group, vocabulary_dtype, gpus)
     ceilings = measure_ceilings(target)
     free_cached_memory()
     for case in chosen:
@@ -172,7 +179,7 @@ def _constraints(tokenizer: Path, model: str) -> dict[str, Constraint]:
 
 
 def _packed_model(
-    model: str, random: bool, device: str, quantization: str | None, vocabulary_dtype: str, gpus: int
+    model: str, random: bool, device: str, quantization: str | None, group: int | None, vocabulary_dtype: str, gpus: int
 ) -> PackedTransformer:
     """The model to measure, on a device or several GPUs: a shape filled with random weights, or a folder's own."""
     from redraft.bench.random_weights import random_model
@@ -191,7 +198,7 @@ def _packed_model(
         quantization=quantization,  # type: ignore[arg-type]
         vocabulary_dtype=vocabulary_dtype,  # type: ignore[arg-type]
     )
-    return random_model(model, settings) if random else load_packed(Checkpoint(resolve_folder(model)), settings)
+    return random_model(model, settings, group) if random else load_packed(Checkpoint(resolve_folder(model)), settings)
 
 
 def _print(model: str, result: StepResult) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from redraft.kernels.gluon.int4_products import first_rows
+from redraft.kernels.gluon.int4_products import first_rows, group_of
 from redraft.kernels.gluon.language import bulk_load, descriptor, gl, gluon, hopper, load_lines
 from redraft.kernels.gluon.walk import down_tile, down_tile_count, gate_tile, gate_tile_count
 
@@ -22,6 +22,11 @@ from redraft.kernels.gluon.walk import down_tile, down_tile_count, gate_tile, ga
 def pieces(codes: Tensor) -> Any:
     """A descriptor of codes [...,32], four weight rows in a line of 128 bytes, by pieces of 64 weight rows."""
     return descriptor(codes.view(-1, 128), [16, 128])
+
+
+def group_size(codes: Tensor, scale: Tensor) -> int:
+    """How many inputs share a scale: of codes [E,K/64,N,32] and scales [E,P,N], P pairs of groups; K is 128 or more."""
+    return 32 if codes.shape[1] == scale.shape[1] else 64
 
 
 @gluon
@@ -41,6 +46,7 @@ def gate_gather(
 ):  # fmt: skip
     """Copy the tile's tokens and the scales of its weights."""
     FIRST: gl.constexpr = first_rows(LINES)
+    PAIRS: gl.constexpr = 64 // group_of(ring.scales.shape[0], STAGES)
     word = gl.arange(0, 256, gl.BlockedLayout([2], [32], [2], [0]))  # 128 gates, 128 ups
     number = 0
     for index in range(gl.program_id(0), gate_tile_count(walk, INNER), gl.num_programs(0)):
@@ -49,12 +55,13 @@ def gate_gather(
         if LINES > FIRST:
             further, alive = _lines(x, order, start + FIRST, end, D, TOP_K, LINES - FIRST)
         column = first + word % 128
-        pairs = scale + expert.to(gl.int64) * (D // 128 * 2 * INNER) + word // 128 * INNER + column
+        pairs = scale + expert.to(gl.int64) * (D // 128 * PAIRS * 2 * INNER) + word // 128 * INNER + column
         for step in range(D // 128):
             stage = number % STAGES
             hopper.mbarrier.wait(ring.free.index(stage), number // STAGES & 1 ^ 1)
-            words = pairs + step * (2 * INNER)
-            load_lines(ring.scales.index(stage), words, mask=column < INNER)
+            for pair in gl.static_range(PAIRS):
+                words = pairs + (step * PAIRS + pair) * (2 * INNER)
+                load_lines(ring.scales.index(stage * PAIRS + pair), words, mask=column < INNER)
             for block in gl.static_range(2):
                 k, place = step * 128 + block * 64, stage * 2 + block
                 load_lines(ring.rows.index(place), source + k, mask=live)
@@ -122,13 +129,15 @@ def _expect(full, tall, both, BYTES: gl.constexpr, MORE: gl.constexpr):
 
 @gluon
 def down_copy(ring, walk, codes, scale, D: gl.constexpr, INNER: gl.constexpr, STAGES: gl.constexpr):
-    """Copy codes in bulk, along with scales."""
+    """Copy codes in bulk, along with scales; an odd block at the end has one pair of groups, or half of one."""
+    PAIRS: gl.constexpr = 64 // group_of(ring.scales.shape[0], STAGES)
+    COUNT: gl.constexpr = (INNER * PAIRS + 127) // 128
     word = gl.arange(0, 256, gl.BlockedLayout([4], [32], [1], [0]))
     number = 0
     for index in range(gl.program_id(0), down_tile_count(walk), gl.num_programs(0)):
         tile, steps = down_tile(walk, index, D, INNER)
         expert, _start, _end, first = tile
-        pairs = scale + expert.to(gl.int64) * ((INNER + 127) // 128 * D) + first + word
+        pairs = scale + expert.to(gl.int64) * (COUNT * D) + first + word
         lines = (expert * (INNER // 64 * D) + first) // 4
         for step in range(steps):
             stage, both = number % STAGES, step < INNER // 128
@@ -136,7 +145,10 @@ def down_copy(ring, walk, codes, scale, D: gl.constexpr, INNER: gl.constexpr, ST
             hopper.mbarrier.wait(ring.free.index(stage), number // STAGES & 1 ^ 1)
             hopper.mbarrier.expect(full, 2 * 256 * 32, pred=both)
             hopper.mbarrier.expect(full, 256 * 32, pred=both == 0)
-            load_lines(ring.scales.index(stage), pairs + step * D)
+            load_lines(ring.scales.index(stage * PAIRS), pairs + step * PAIRS * D)
+            if PAIRS == 2:
+                more, there = ring.scales.index(stage * PAIRS + 1), (word >= 0) & both
+                load_lines(more, pairs + (step * PAIRS + 1) * D, mask=there)
             for piece in gl.static_range(8):
                 line = lines + (2 * step + piece // 4) * (D // 4) + piece % 4 * 16
                 there = both if piece > 3 else step >= 0

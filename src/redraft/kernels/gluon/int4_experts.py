@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from redraft.kernels.gluon.int4_copies import down_copy, down_rows, gate_copy, gate_gather, pieces
-from redraft.kernels.gluon.int4_products import first_rows, multiply, new_ring
+from redraft.kernels.gluon.int4_copies import down_copy, down_rows, gate_copy, gate_gather, group_size, pieces
+from redraft.kernels.gluon.int4_products import first_rows, multiply, new_ring, short
 from redraft.kernels.gluon.language import descriptor, gl, gluon, use_gluon
 from redraft.kernels.gluon.ring import pass_over
 from redraft.kernels.gluon.walk import down_tile, down_tile_count, down_walk, gate_tile, gate_tile_count, gate_walk
@@ -30,15 +30,19 @@ Tiles of 96 rows run out of registers.
 
 def fits(x: Tensor, width: int, inner: int, group: int) -> bool:
     """Whether the kernels take FP8 rows x of a model's width or its experts' inner width, and groups of weights."""
-    return use_gluon(x) and group == 64 and width % 256 == inner % 64 == 0 and inner >= 128
+    return use_gluon(x) and group in (32, 64) and width % 256 == inner % 64 == 0 and inner >= 128
 
 
 def gate(x: Tensor, x_scale: Tensor, codes: Tensor, scale: Tensor, routing: Routing, out: Tensor) -> None:
-    """x [T,D], codes [E,D/64,2I,32], scale int32 [E,D/128,2I] -> out [T*K,I], in the order of `routing.order`."""
+    """x [T,D], codes [E,D/64,2I,32], scale int32 [E,P,2I] -> out [T*K,I], in the order of `routing.order`.
+
+    P pairs of groups: one for every 64 inputs or for every 128.
+    """
     (_, blocks, both, _), lines = codes.shape, routing.block_rows
     _gate_kernel[(processors(x.device),)](
         x, x_scale, pieces(codes), scale, out, routing.order, routing.tiles, routing.counts, D=64 * blocks,
-        INNER=both // 2, TOP_K=routing.index.shape[1], LINES=lines, STAGES=STAGES[lines], num_warps=4, maxnreg=168,
+        INNER=both // 2, TOP_K=routing.index.shape[1], LINES=lines, STAGES=STAGES[lines],
+        GROUP=group_size(codes, scale), num_warps=4, maxnreg=168,
     )  # fmt: skip
 
 
@@ -51,17 +55,18 @@ def down(hidden: Tensor, hidden_scale: Tensor, codes: Tensor, scale: Tensor, rou
     _down_kernel[(processors(hidden.device),)](
         descriptor(hidden, [min(lines, 64), 64]), descriptor(hidden, [max(lines - 64, 16), 64]), hidden_scale,
         pieces(codes), scale, routing.weight, out, routing.order, routing.tiles, routing.counts, D=width,
-        INNER=64 * blocks, LINES=lines, STAGES=STAGES[lines], num_warps=4, maxnreg=168,
+        INNER=64 * blocks, LINES=lines, STAGES=STAGES[lines],
+        GROUP=group_size(codes, scale), num_warps=4, maxnreg=168,
     )  # fmt: skip
 
 
 @gluon
 def _gate_kernel(
     x, x_scale, codes, scale, out, order, tiles, counts, D: gl.constexpr, INNER: gl.constexpr, TOP_K: gl.constexpr,
-    LINES: gl.constexpr, STAGES: gl.constexpr,
+    LINES: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
     """hidden = gelu(gate x) * up x. A tile's weights are 128 columns' gates and ups; the last may have 64 only."""
-    ring = new_ring(codes, LINES, STAGES, 65)  # 64 threads that copy rows and scales, and the bulk copies
+    ring = new_ring(codes, LINES, STAGES, GROUP, 65)  # 64 threads that copy rows and scales, and the bulk copies
     walk = gate_walk(tiles, counts)
     given = (order, x_scale, out)
     gl.warp_specialize([
@@ -78,19 +83,17 @@ def _gate_columns(
     LINES: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """One warp group's 64 columns of every tile."""
-    FIRST: gl.constexpr = first_rows(LINES)
+    SHORT: gl.constexpr = short(LINES)
     number = 0
     for index in range(gl.program_id(0), gate_tile_count(walk, INNER), gl.num_programs(0)):
         _expert, start, end, first = gate_tile(walk, index, INNER)
         first += WARP_GROUP * 64
         if first >= INNER:
             pass_over(ring.ready, ring.free, number, D // 128, STAGES)
-        elif LINES == FIRST:  # known before the rest is compiled
-            _gate_tile(ring, number, given, start, end, first, WARP_GROUP, FIRST, D, INNER, TOP_K, STAGES)
-        elif end - start > FIRST:
+        elif end - start > SHORT:
             _gate_tile(ring, number, given, start, end, first, WARP_GROUP, LINES, D, INNER, TOP_K, STAGES)
         else:
-            _gate_tile(ring, number, given, start, end, first, WARP_GROUP, FIRST, D, INNER, TOP_K, STAGES)
+            _gate_tile(ring, number, given, start, end, first, WARP_GROUP, SHORT, D, INNER, TOP_K, STAGES)
         number += D // 128
 
 
@@ -115,10 +118,10 @@ def _gate_tile(
 @gluon
 def _down_kernel(
     hidden, hidden_rest, hidden_scale, codes, scale, worth, out, order, tiles, counts, D: gl.constexpr,
-    INNER: gl.constexpr, LINES: gl.constexpr, STAGES: gl.constexpr,
+    INNER: gl.constexpr, LINES: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
     """out = worth * (down hidden), each row to its assignment's place; tiles of dead rows take no step and store 0."""
-    ring = new_ring(codes, LINES, STAGES, 34)  # 32 threads that copy scales, the bulk copies of codes and of rows
+    ring = new_ring(codes, LINES, STAGES, GROUP, 34)  # 32 threads that copy scales, bulk copies of codes and of rows
     walk = down_walk(tiles, counts, D)
     given = Given(order, hidden_scale, worth, out)
     gl.warp_specialize([
@@ -135,18 +138,16 @@ def _down_columns(
     STAGES: gl.constexpr,
 ):  # fmt: skip
     """One warp group's columns of every tile: 64, and another 64 that are 128 further on."""
-    FIRST: gl.constexpr = first_rows(LINES)
+    SHORT: gl.constexpr = short(LINES)
     number = 0
     for index in range(gl.program_id(0), down_tile_count(walk), gl.num_programs(0)):
         tile, steps = down_tile(walk, index, D, INNER)
         _expert, start, end, first = tile
         first += WARP_GROUP * 64
-        if LINES == FIRST:
-            _down_tile(ring, number, steps, given, start, end, first, WARP_GROUP, FIRST, D, INNER, STAGES)
-        elif end - start > FIRST:
+        if end - start > SHORT:
             _down_tile(ring, number, steps, given, start, end, first, WARP_GROUP, LINES, D, INNER, STAGES)
         else:
-            _down_tile(ring, number, steps, given, start, end, first, WARP_GROUP, FIRST, D, INNER, STAGES)
+            _down_tile(ring, number, steps, given, start, end, first, WARP_GROUP, SHORT, D, INNER, STAGES)
         number += steps
 
 

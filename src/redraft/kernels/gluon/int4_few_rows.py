@@ -13,13 +13,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from redraft.kernels.gluon.int4_copies import down_copy, down_rows, gate_copy, gate_gather, pieces
-from redraft.kernels.gluon.int4_products import new_ring, product, unpacked
+from redraft.kernels.gluon.int4_copies import down_copy, down_rows, gate_copy, gate_gather, group_size, pieces
+from redraft.kernels.gluon.int4_products import group_of, group_scale, new_ring, pair_scales, product, unpacked
 from redraft.kernels.gluon.language import descriptor, gl, gluon, hopper
 from redraft.kernels.gluon.ring import new_barriers, pass_over
 from redraft.kernels.gluon.walk import down_tile, down_tile_count, down_walk, gate_tile, gate_tile_count, gate_walk
 from redraft.kernels.gluon.weights_first import Given, row_facts, store_hidden, store_rows, sums_layout, token_scale
-from redraft.kernels.triton.expert_kernels import high_half, low_half
 from redraft.kernels.triton.hardware import processors
 from redraft.kernels.triton.instructions import await_inputs
 from redraft.kernels.triton.launch import early
@@ -33,12 +32,15 @@ STAGES = 6
 
 
 def gate(x: Tensor, x_scale: Tensor, codes: Tensor, scale: Tensor, routing: Routing, out: Tensor) -> None:
-    """x [T,D], codes [E,D/64,2I,32], scale int32 [E,D/128,2I] -> out [T*K,I], in the order of `routing.order`."""
+    """x [T,D], codes [E,D/64,2I,32], scale int32 [E,P,2I] -> out [T*K,I], in the order of `routing.order`.
+
+    P pairs of groups: one for every 64 inputs or for every 128.
+    """
     _, blocks, both, _ = codes.shape
     _gate_kernel[(processors(x.device),)](
         x, x_scale, pieces(codes), scale, out, routing.order, routing.tiles, routing.counts, D=64 * blocks,
-        INNER=both // 2, TOP_K=routing.index.shape[1], LINES=LINES, STAGES=STAGES, num_warps=4, maxnreg=96,
-        **early(x),
+        INNER=both // 2, TOP_K=routing.index.shape[1], LINES=LINES, STAGES=STAGES,
+        GROUP=group_size(codes, scale), num_warps=4, maxnreg=96, **early(x),
     )  # fmt: skip
 
 
@@ -50,8 +52,8 @@ def down(hidden: Tensor, hidden_scale: Tensor, codes: Tensor, scale: Tensor, rou
     _, blocks, width, _ = codes.shape
     _down_kernel[(processors(hidden.device),)](
         descriptor(hidden, [LINES, 64]), hidden_scale, pieces(codes), scale, routing.weight, out, routing.order,
-        routing.tiles, routing.counts, D=width, INNER=64 * blocks, LINES=LINES, STAGES=STAGES, num_warps=4,
-        maxnreg=96, **early(hidden),
+        routing.tiles, routing.counts, D=width, INNER=64 * blocks, LINES=LINES, STAGES=STAGES,
+        GROUP=group_size(codes, scale), num_warps=4, maxnreg=96, **early(hidden),
     )  # fmt: skip
 
 
@@ -61,26 +63,32 @@ def _step(
 ):  # fmt: skip
     """Add the products of one place of the ring, over BLOCKS * 64 inputs, to the sums of a warp group.
 
-    One block is scaled while the other's product is running. Data from ORDINARY copies is made visible to matrix
+    One group is scaled while the next one's product is running. Data from ORDINARY copies is made visible to matrix
     instructions first.
     """
     LINES: gl.constexpr = ring.rows.shape[1]
+    GROUP: gl.constexpr = group_of(ring.scales.shape[0], STAGES)
+    GROUPS: gl.constexpr = BLOCKS * 64 // GROUP
     stage = number % STAGES
     hopper.mbarrier.wait(ring.ready.index(stage), number // STAGES & 1)
     if ORDINARY:
         hopper.fence_async_shared()
-    words = ring.scales.index(stage).slice(WARP_GROUP * 64, 64).load(gl.SliceLayout(1, sums_layout(LINES)))
-    part = product(unpacked(ring.codes.index(stage * 8 + WARP_GROUP), LINES), ring.rows.index(stage * 2), LINES)
-    if BLOCKS == 2:
-        codes = ring.codes.index(stage * 8 + 4 + WARP_GROUP)
-        following = product(unpacked(codes, LINES), ring.rows.index(stage * 2 + 1), LINES)
+    pair = pair_scales(ring, stage, WARP_GROUP * 64, 0, GROUP, LINES)
+    left, last = unpacked(ring.codes.index(stage * 8 + WARP_GROUP), GROUP, LINES)
+    part = product(left, ring.rows, stage, 0, GROUP, LINES)
+    for group in gl.static_range(1, GROUPS):
+        if group * GROUP % 64:
+            left = last
+        else:
+            left, last = unpacked(ring.codes.index(stage * 8 + group * GROUP // 64 * 4 + WARP_GROUP), GROUP, LINES)
+        following = product(left, ring.rows, stage, group, GROUP, LINES)
         part = hopper.warpgroup_mma_wait(1, deps=[part])
-        sums += part * low_half(words)[:, None]
-        following = hopper.warpgroup_mma_wait(0, deps=[following])
-        sums += following * high_half(words)[:, None]
-    else:
-        part = hopper.warpgroup_mma_wait(0, deps=[part])
-        sums += part * low_half(words)[:, None]
+        sums += part * group_scale(pair, group - 1, LINES)[:, None]
+        if group == 2:
+            pair = pair_scales(ring, stage, WARP_GROUP * 64, 1, GROUP, LINES)
+        part = following
+    part = hopper.warpgroup_mma_wait(0, deps=[part])
+    sums += part * group_scale(pair, GROUPS - 1, LINES)[:, None]
     hopper.mbarrier.arrive(ring.free.index(stage), count=1)
     return sums
 
@@ -108,11 +116,11 @@ def _multiply(
 @gluon
 def _gate_kernel(
     x, x_scale, codes, scale, out, order, tiles, counts, D: gl.constexpr, INNER: gl.constexpr, TOP_K: gl.constexpr,
-    LINES: gl.constexpr, STAGES: gl.constexpr,
+    LINES: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
     """hidden = gelu(gate x) * up x. A tile's weights are 128 columns' gates and ups; the last may have 64 only."""
     await_inputs()
-    ring = new_ring(codes, LINES, STAGES, 65, 4)  # 64 threads that copy rows and scales, and the bulk copies
+    ring = new_ring(codes, LINES, STAGES, GROUP, 65, 4)  # 64 threads that copy rows and scales, and the bulk copies
     walk = gate_walk(tiles, counts)
     given = (order, x_scale, out)
     ups = gl.allocate_shared_memory(gl.float32, [2, 64, LINES], gl.SwizzledSharedLayout(1, 1, 1, [1, 0]))
@@ -164,11 +172,11 @@ def _gate_columns(
 @gluon
 def _down_kernel(
     hidden, hidden_scale, codes, scale, worth, out, order, tiles, counts, D: gl.constexpr, INNER: gl.constexpr,
-    LINES: gl.constexpr, STAGES: gl.constexpr,
+    LINES: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr,
 ):  # fmt: skip
     """out = worth * (down hidden), each row to its assignment's place; tiles of dead rows take no step and store 0."""
     await_inputs()
-    ring = new_ring(codes, LINES, STAGES, 34, 4)  # 32 threads that copy scales, the bulk copies of codes and of rows
+    ring = new_ring(codes, LINES, STAGES, GROUP, 34, 4)  # 32 threads that copy scales, bulk copies of codes and rows
     walk = down_walk(tiles, counts, D)
     given = Given(order, hidden_scale, worth, out)
     gl.warp_specialize([

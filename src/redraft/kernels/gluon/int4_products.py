@@ -3,7 +3,8 @@
 A tile is 256 rows of one expert's weights times up to 80 of its rows. Two warp groups take 128 weight rows each, 64 at
 a time: they turn codes into e4m3 in registers, multiply, and add the last product, times its groups' scales, while the
 next one is being computed. A tile's codes are unpacked once for all of its rows; rows beyond 64 take a narrower
-instruction. Sums are made group by group as in `kernels.triton.expert_kernels`, so rows get the same bits.
+instruction, and so do tiles of few rows. A product has the inputs of one group, 64 or 32. Sums are made group by group
+as in `kernels.triton.expert_kernels`, so rows get the same bits.
 """
 
 # Variables of tiles with many rows are bound and used under the same condition.
@@ -31,10 +32,17 @@ def first_rows(lines):
     return min(lines, 64)
 
 
+@constant
+def short(lines):
+    """Up to how many rows a tile of at most `lines` takes narrower instructions."""
+    return {64: 32, 80: 64}[lines]
+
+
 class Ring(NamedTuple):
     """Places in shared memory, two blocks of 64 inputs per stage, and whether a stage is full, or free.
 
-    Places for codes, for a tile's first rows and the rest of them (the same if there are no others), and for scales.
+    Places for codes, for a tile's first rows and the rest of them (the same if there are no others), and for scales:
+    a stage has one place for pairs of groups of 64, and two for pairs of groups of 32.
     """
 
     codes: Any
@@ -47,7 +55,8 @@ class Ring(NamedTuple):
 
 @gluon
 def new_ring(
-    codes, LINES: gl.constexpr, STAGES: gl.constexpr, ARRIVALS: gl.constexpr, WARP_GROUPS: gl.constexpr = 2
+    codes, LINES: gl.constexpr, STAGES: gl.constexpr, GROUP: gl.constexpr, ARRIVALS: gl.constexpr,
+    WARP_GROUPS: gl.constexpr = 2,
 ):  # fmt: skip
     """A ring whose stages are full after ARRIVALS and free after all groups."""
     FIRST: gl.constexpr = first_rows(LINES)
@@ -57,37 +66,87 @@ def new_ring(
     rest = rows
     if LINES > FIRST:
         rest = gl.allocate_shared_memory(gl.float8e4nv, [2 * STAGES, LINES - FIRST, 64], ROW_LAYOUT)
-    scales = gl.allocate_shared_memory(gl.int32, [STAGES, 256], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    scales = gl.allocate_shared_memory(gl.int32, [64 // GROUP * STAGES, 256], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     ready, free = new_barriers(STAGES, ARRIVALS, WARP_GROUPS)
     return Ring(places, rows, rest, scales, ready, free)
 
 
+@constant
+def group_of(places, stages):
+    """How many inputs share a scale, given the number of places for scales."""
+    return 64 * stages // places
+
+
 @gluon
-def unpacked(codes, ROWS: gl.constexpr):
-    """Codes [16,128], 64 times 32 of them, in shared memory as weights e4m3 [64,64] in registers, in units of 2^-9."""
+def unpacked(codes, GROUP: gl.constexpr, ROWS: gl.constexpr):
+    """The weights of a block's first and last group (the same in groups of 64), e4m3 [64,GROUP] in units of 2^-9.
+
+    codes [16,128], 64 times 32 of them, in shared memory; weights are in registers.
+    """
     low, high = codes_to_e4m3(codes.reshape([64, 32]).load(_codes(ROWS)), True)
-    both = gl.reshape(gl.permute(gl.join(low, high), (0, 2, 1)), [64, 64])
-    return gl.convert_layout(both, _codes(ROWS), assert_trivial=True)
+    if GROUP == 64:
+        both = gl.reshape(gl.permute(gl.join(low, high), (0, 2, 1)), [64, 64])
+        low = gl.convert_layout(both, _codes(ROWS), assert_trivial=True)
+        high = low
+    return low, high
 
 
 @gluon
-def product(left, right, ROWS: gl.constexpr):
-    """Start the product of weights [64,64] and rows [ROWS,64] in shared memory."""
+def pair_scales(ring, stage, first, PAIR: gl.constexpr, GROUP: gl.constexpr, ROWS: gl.constexpr):
+    """The scales [64] of weight rows from `first` on, for a stage's pair of groups."""
+    return ring.scales.index(stage * (64 // GROUP) + PAIR).slice(first, 64).load(gl.SliceLayout(1, sums_layout(ROWS)))
+
+
+@gluon
+def group_scale(pair, NUMBER: gl.constexpr, ROWS: gl.constexpr):
+    """The scales [64] of a stage's group with a number, which is in this pair."""
+    pair = gl.convert_layout(pair, gl.SliceLayout(1, sums_layout(ROWS)), assert_trivial=True)
+    return high_half(pair) if NUMBER % 2 else low_half(pair)
+
+
+@gluon
+def product(left, rows, stage, NUMBER: gl.constexpr, GROUP: gl.constexpr, ROWS: gl.constexpr):
+    """Start the product of weights [64,GROUP] and the inputs of a stage's group of ROWS rows in shared memory."""
     left = gl.convert_layout(left, _codes(ROWS), assert_trivial=True)
+    right = rows.index(stage * 2 + NUMBER * GROUP // 64)
+    if rows.shape[1] > ROWS:
+        right = right.slice(0, ROWS)
+    if GROUP == 32:
+        right = right.slice(NUMBER % 2 * 32, 32, 1)
     zeros = gl.zeros([64, ROWS], gl.float32, sums_layout(ROWS))
     return hopper.warpgroup_mma(left, right.permute((1, 0)), zeros, use_acc=False, is_async=True)
 
 
 @gluon
-def _added(one, other, part, scales, JOB: gl.constexpr, ROWS: gl.constexpr):
-    """`one` or `other`, by turns, plus part times its groups' scales: low or high halves of one of `scales` [64]."""
-    words = gl.convert_layout(scales[JOB % 2], gl.SliceLayout(1, sums_layout(ROWS)), assert_trivial=True)
-    scale = high_half(words) if JOB // 2 else low_half(words)
-    if JOB % 2:
+def _pairs(ring, stage, PAIR: gl.constexpr, WARP_GROUP: gl.constexpr, GROUP: gl.constexpr, ROWS: gl.constexpr):
+    """`pair_scales` of both blocks of a warp group's weight rows."""
+    one = pair_scales(ring, stage, WARP_GROUP * 64, PAIR, GROUP, ROWS)
+    return one, pair_scales(ring, stage, 128 + WARP_GROUP * 64, PAIR, GROUP, ROWS)
+
+
+@gluon
+def _added(one, other, part, pairs, JOB: gl.constexpr, GROUP: gl.constexpr, ROWS: gl.constexpr):
+    """`one` or `other`, whichever a job is for, plus part times its group's scales."""
+    SIDE: gl.constexpr = _side(JOB, GROUP)
+    scale = group_scale(pairs[SIDE], _group(JOB, GROUP), ROWS)
+    if SIDE:
         other += part * scale[:, None]
     else:
         one += part * scale[:, None]
     return one, other
+
+
+@constant
+def _side(job, group):
+    """Whether a job is for the second of a warp group's blocks of 64 weight rows; they take turns every 64 inputs."""
+    return job * group // 64 % 2
+
+
+@constant
+def _group(job, group):
+    """The number of a job's group in a stage."""
+    per_block = 64 // group
+    return job // (2 * per_block) * per_block + job % per_block
 
 
 @gluon
@@ -97,49 +156,51 @@ def _step(
 ):  # fmt: skip
     """Add the products of one place of the ring, over BLOCKS * 64 inputs, to the sums of a warp group.
 
-    A job is 64 weight rows and 64 inputs. Its product with a tile's first rows, and that with the rest, are scaled
-    while other products run. Data from ORDINARY copies is made visible to matrix instructions first.
+    A job is 64 weight rows and a group of inputs. Its product with a tile's first rows, and that with the rest, are
+    scaled while other products run. Data from ORDINARY copies is made visible to matrix instructions first.
     """
-    codes, rows, rest, words, ready, free = ring
+    codes, rows, rest, _scales, ready, free = ring
     one, other, one_rest, other_rest = sums
     FIRST: gl.constexpr = first_rows(LINES)
     REST: gl.constexpr = LINES - FIRST
-    LAST: gl.constexpr = 2 * BLOCKS - 1
-    SIDE: gl.constexpr = gl.SliceLayout(1, sums_layout(FIRST))
+    GROUP: gl.constexpr = group_of(ring.scales.shape[0], STAGES)
+    JOBS: gl.constexpr = 2 * BLOCKS * 64 // GROUP
     stage = number % STAGES
     hopper.mbarrier.wait(ready.index(stage), number // STAGES & 1)
     if ORDINARY:
         hopper.fence_async_shared()
-    here = words.index(stage)
-    scales = (here.slice(WARP_GROUP * 64, 64).load(SIDE), here.slice(128 + WARP_GROUP * 64, 64).load(SIDE))
-    place = stage * 2
-    left = unpacked(codes.index(place * 4 + WARP_GROUP), FIRST)
-    part = product(left, rows.index(place), FIRST)
+    pairs = _pairs(ring, stage, 0, WARP_GROUP, GROUP, FIRST)
+    left, last = unpacked(codes.index(stage * 8 + WARP_GROUP), GROUP, FIRST)
+    part = product(left, rows, stage, 0, GROUP, FIRST)
     if REST:
-        spare = product(left, rest.index(place), REST)
-    for job in gl.static_range(1, 2 * BLOCKS):
-        place = stage * 2 + job // 2
-        left = unpacked(codes.index(place * 4 + job % 2 * 2 + WARP_GROUP), FIRST)
+        spare = product(left, rest, stage, 0, GROUP, REST)
+    for job in gl.static_range(1, JOBS):
+        if job * GROUP % 64:
+            left = last
+        else:
+            left, last = unpacked(codes.index(stage * 8 + job * GROUP // 64 * 2 + WARP_GROUP), GROUP, FIRST)
+        if job == 5:  # the first to be scaled by the second pair has begun
+            pairs = _pairs(ring, stage, 1, WARP_GROUP, GROUP, FIRST)
         if REST:
             part = hopper.warpgroup_mma_wait(1, deps=[part])
-            one, other = _added(one, other, part, scales, job - 1, FIRST)
-            part = product(left, rows.index(place), FIRST)
+            one, other = _added(one, other, part, pairs, job - 1, GROUP, FIRST)
+            part = product(left, rows, stage, _group(job, GROUP), GROUP, FIRST)
             spare = hopper.warpgroup_mma_wait(1, deps=[spare])
-            one_rest, other_rest = _added(one_rest, other_rest, spare, scales, job - 1, REST)
-            spare = product(left, rest.index(place), REST)
+            one_rest, other_rest = _added(one_rest, other_rest, spare, pairs, job - 1, GROUP, REST)
+            spare = product(left, rest, stage, _group(job, GROUP), GROUP, REST)
         else:
-            following = product(left, rows.index(place), FIRST)
+            following = product(left, rows, stage, _group(job, GROUP), GROUP, FIRST)
             part = hopper.warpgroup_mma_wait(1, deps=[part])
-            one, other = _added(one, other, part, scales, job - 1, FIRST)
+            one, other = _added(one, other, part, pairs, job - 1, GROUP, FIRST)
             part = following
     if REST:
         part = hopper.warpgroup_mma_wait(1, deps=[part])
-        one, other = _added(one, other, part, scales, LAST, FIRST)
+        one, other = _added(one, other, part, pairs, JOBS - 1, GROUP, FIRST)
         spare = hopper.warpgroup_mma_wait(0, deps=[spare])
-        one_rest, other_rest = _added(one_rest, other_rest, spare, scales, LAST, REST)
+        one_rest, other_rest = _added(one_rest, other_rest, spare, pairs, JOBS - 1, GROUP, REST)
     else:
         part = hopper.warpgroup_mma_wait(0, deps=[part])
-        one, other = _added(one, other, part, scales, LAST, FIRST)
+        one, other = _added(one, other, part, pairs, JOBS - 1, GROUP, FIRST)
     hopper.mbarrier.arrive(free.index(stage), count=1)
     return one, other, one_rest, other_rest
 

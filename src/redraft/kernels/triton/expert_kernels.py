@@ -155,16 +155,16 @@ def int4_pair(x, live, codes, scale, expert, columns, D: tl.constexpr, INNER: tl
             block = 2 * step + half
             low_tokens = load_tokens(x, live & (block < D // 64), block * 64, 32, None)
             high_tokens = load_tokens(x, live & (block < D // 64), block * 64 + 32, 32, None)
-            gate += int4_block(codes, scale, low_tokens, high_tokens, step, half, D, count, GROUP, ASM)
+            gate = int4_block(gate, codes, scale, low_tokens, high_tokens, step, half, D, count, GROUP, ASM)
             more, rest = codes + INNER * 32, scale + INNER
-            up += int4_block(more, rest, low_tokens, high_tokens, step, half, D, count, GROUP, ASM)
+            up = int4_block(up, more, rest, low_tokens, high_tokens, step, half, D, count, GROUP, ASM)
     return gate, up
 
 
 @jit
-def int4_block(codes, scale, low_tokens, high_tokens, step, HALF: tl.constexpr, WIDTH: tl.constexpr, count,
+def int4_block(acc, codes, scale, low_tokens, high_tokens, step, HALF: tl.constexpr, WIDTH: tl.constexpr, count,
                GROUP: tl.constexpr, ASM: tl.constexpr):  # fmt: skip
-    """Block 2*step + HALF of 64 inputs: its products in FP8 units, then times the groups' scales; [BN,BM].
+    """acc [BN,BM] plus block 2*step + HALF of 64 inputs: the products of its groups in FP8 units, times their scales.
 
     Scales are bf16 pairs of neighbouring groups, so that a row's load is wide enough to be prefetched.
     """
@@ -175,9 +175,10 @@ def int4_block(codes, scale, low_tokens, high_tokens, step, HALF: tl.constexpr, 
     if GROUP == 64:
         both = tl.load(scale + step * count)
         part = tl.dot(high, high_tokens, part)
-        return part * (low_half(both) if HALF == 0 else high_half(both))[:, None]
+        return acc + part * (low_half(both) if HALF == 0 else high_half(both))[:, None]
     both = tl.load(scale + block * count, mask=block < WIDTH // 64, other=0)
-    return part * low_half(both)[:, None] + tl.dot(high, high_tokens) * high_half(both)[:, None]
+    acc += part * low_half(both)[:, None]
+    return acc + tl.dot(high, high_tokens) * high_half(both)[:, None]
 
 
 @jit
@@ -329,7 +330,7 @@ def int4_single(x, live, codes, scale, expert, columns, width, D: tl.constexpr, 
             block = 2 * step + half
             low_tokens = load_tokens(x, live & (block < INNER // 64), block * 64, 32, None)
             high_tokens = load_tokens(x, live & (block < INNER // 64), block * 64 + 32, 32, None)
-            acc += int4_block(codes, scale, low_tokens, high_tokens, step, half, INNER, D, GROUP, ASM)
+            acc = int4_block(acc, codes, scale, low_tokens, high_tokens, step, half, INNER, D, GROUP, ASM)
     return acc
 
 
