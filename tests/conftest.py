@@ -18,6 +18,8 @@ os.environ.pop("REDRAFT_KERNELS", None)
 import pytest
 import torch
 
+from spreading import spread
+
 torch.set_num_threads(1)
 
 with suppress(ImportError):  # a machine that runs the tests for GPUs alone does without it
@@ -28,6 +30,14 @@ with suppress(ImportError):  # a machine that runs the tests for GPUs alone does
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as a shell starts what runs in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(trylast=True)  # after those that deselect
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Workers start with the tests that may take longer than others: at the end, one would be left with them all."""
+    workers = getattr(config, "workerinput", {}).get("workercount")
+    if workers:
+        items[:] = spread(items, lambda item: item.get_closest_marker("timeout") is not None, workers)
 
 
 @pytest.fixture(params=[1, 2])
