@@ -12,7 +12,7 @@ from serving import WEATHER
 from redraft.diffusion.records import TokenConfidence
 from redraft.engine.request import Finished
 from redraft.llm import LLM
-from redraft.serve.openai_common import completion_logprobs
+from redraft.serve.openai_common import completion_logprobs, listed_logprobs
 from redraft.serve.shapes.chat import ChatRequest
 from redraft.text.tools import EMPTY_THOUGHT
 
@@ -297,6 +297,16 @@ def test_tokens_that_are_parts_of_characters_are_told_by_their_bytes(llm: LLM) -
     assert told["tokens"] == [f"bytes:\\x{byte:02x}" for byte in "🙂".encode()]
     assert told["top_logprobs"][0] == {"bytes:\\x9f": -0.5, "bytes:\\xf0": -1.5}
     assert told["text_offset"] == [0, 0, 0, 0]
+
+
+def test_a_token_behind_part_of_a_character_begins_where_its_text_does(llm: LLM) -> None:
+    """What is only part of a character is U+FFFD in the text, which is one character."""
+    part = llm.tokenizer.encode("🙂")[:2]
+    smile = llm.tokenizer.encode("🙂")
+    ids = [*part, *llm.tokenizer.encode("Hi"), *part, *smile, *part, *part[:1]]
+    places = listed_logprobs(ids, [None] * len(ids), llm.tokenizer)["text_offset"]
+    assert llm.tokenizer.decode(ids) == "\ufffdHi\ufffd🙂\ufffd\ufffd"
+    assert places == [0, 0, 1, 2, 3, 3, 4, 4, 4, 4, 5, 5, 6]
 
 
 @pytest.mark.parametrize(

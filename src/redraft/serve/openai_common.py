@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import accumulate
+import codecs
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from redraft.diffusion.causal import TokenScore
@@ -93,14 +93,21 @@ def listed_logprobs(
 
     A token that was not scored is None in `found`. The likeliest tokens in a place include its own, however likely.
     """
-    stream = tokenizer.stream()
-    places = accumulate((len(stream.push([token])) for token in ids), initial=begin)
     return {
         "tokens": [_spelled(token, tokenizer) for token in ids],
         "token_logprobs": [None if token is None else _shown(token.logprob) for token in found],
         "top_logprobs": [None if token is None else _likeliest(token, tokenizer) for token in found],
-        "text_offset": [max(0, place) for place in places][: len(ids)],
+        "text_offset": [max(0, begin + place) for place in _places(ids, tokenizer)],
     }
+
+
+def _places(ids: Sequence[int], tokenizer: Tokenizer) -> Iterator[int]:
+    """For each token the character of the text in which its first byte is."""
+    decoder, before = codecs.getincrementaldecoder("utf-8")("replace"), 0
+    for data in map(tokenizer.token_bytes, ids):
+        begun, _ = decoder.getstate()  # only the byte that follows tells whether this becomes a character
+        yield before + max(0, len((begun + data[:1]).decode("utf-8", "replace")) - 1)
+        before += len(decoder.decode(data))
 
 
 def _likeliest(token: TokenConfidence | TokenScore, tokenizer: Tokenizer) -> dict[str, float]:
