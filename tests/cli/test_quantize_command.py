@@ -57,7 +57,7 @@ def test_a_killed_one_can_be_run_again(cli: Cli, tmp_path: Path) -> None:
         (("tiny", "x" * 300), "cannot be made: File name too long."),
         (("tiny", "OUT", "--format", "int4", "--group", "48"), "group is 48"),
         (("tiny", "OUT/deeper", "--format", "int4", "--group", "48"), "group is 48"),
-        (("tiny", "OUT", "--group", "32"), "--group needs --format int4; fp8 has no groups"),
+        (("tiny", "OUT", "--group", "32"), "group is 32, which needs format int4; fp8 has no groups"),
         (("nowhere", "OUT"), "neither"),
         (("nowhere/at-all", "TAKEN"), "taken already exists; name a new one."),
         (("nowhere/at-all", "OUT", "--format", "fp4"), "format is 'fp4'"),

@@ -30,6 +30,7 @@ EXPERTS = "layers.0.experts.gate_up_proj"
 Change = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 EXPERT = "model.decoder.layers.0.experts.0"
 GROUP = 16  # the test model's experts are narrow
+GROUPS = {"fp8": None, "int4": GROUP}
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,12 @@ def test_a_quantized_folder_loads_as_exactly_the_rounded_weights(
 ) -> None:
     seen = []
     summary = quantize_folder(
-        folder, tmp_path / "out", format, group=GROUP, max_shard_size=50_000, progress=lambda *at: seen.append(at)
+        folder,
+        tmp_path / "out",
+        format,
+        group=GROUPS[format],
+        max_shard_size=50_000,
+        progress=lambda *at: seen.append(at),
     )
     loaded = load_model(tmp_path / "out", dtype="float32", device="cpu")
     for name, weight in model.state_dict().items():
@@ -151,7 +157,7 @@ def test_a_single_expert_is_read_as_a_block_of_one(tmp_path: Path, format: str) 
     model = Transformer(dataclasses.replace(preset("nano"), num_experts=1, top_k_experts=1))
     initialise(model, 0)
     save_model(model, tmp_path / "model")
-    quantize_folder(tmp_path / "model", tmp_path / "out", format, group=GROUP)
+    quantize_folder(tmp_path / "model", tmp_path / "out", format, group=GROUPS[format])
     checkpoint = Checkpoint(tmp_path / "out")
     for name, weight in model.state_dict().items():
         read = checkpoint.weight(name)
@@ -294,7 +300,7 @@ def test_a_damaged_scale_is_named_while_weights_are_read(
 ) -> None:
     """A model would compute something else with it, or nothing that is a number."""
     if format in ("fp8", "int4"):
-        quantize_folder(folder, tmp_path / "out", format, group=GROUP, max_shard_size=10**9)
+        quantize_folder(folder, tmp_path / "out", format, group=GROUPS[format], max_shard_size=10**9)
     else:
         store_experts_in_nvfp4(folder, format)
         folder.rename(tmp_path / "out")
@@ -350,7 +356,7 @@ def test_weights_that_are_no_numbers_are_named(folder: Path, tmp_path: Path, for
     tensors["model.decoder.layers.0.experts.down_proj"][1, 0, 0] = value
     save_file(tensors, folder / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"layers\.0\.experts\.1\.down_proj has infinite or NaN values"):
-        quantize_folder(folder, tmp_path / "out", format, group=GROUP)
+        quantize_folder(folder, tmp_path / "out", format, group=GROUPS[format])
     assert not (tmp_path / "out").exists()
 
 
@@ -377,6 +383,8 @@ def test_what_cannot_be_quantized_is_refused_and_leaves_nothing(folder: Path, tm
     for group in (7, 0, -4):
         with pytest.raises(SettingError, match=rf"group is {group}; it must divide"):
             quantize_folder(folder, tmp_path / "out", "int4", group=group)
+    with pytest.raises(SettingError, match="group is 16, which needs format int4; fp8 has no groups"):
+        quantize_folder(folder, tmp_path / "out", "fp8", group=16)
     save_model(Transformer(dataclasses.replace(preset("nano"), moe_intermediate_size=20)), tmp_path / "odd")
     with pytest.raises(SettingError, match="The weight has 20 inputs; int4 needs a multiple of 8"):
         quantize_folder(tmp_path / "odd", tmp_path / "out", "int4", group=4)

@@ -11,7 +11,6 @@ from redraft.cli.options import JsonFlag, option
 from redraft.cli.output import print_json
 from redraft.cli.progress import progress_of
 from redraft.cli.stopping import stopped_by_sigterm
-from redraft.errors import SettingError
 
 
 def quantize(
@@ -29,12 +28,8 @@ def quantize(
     """Write a smaller copy of a model, in FP8 or INT4."""
     from redraft.kernels.cpu import return_freed_memory
     from redraft.model.quantize import quantize_folder
-    from redraft.quant.int4 import INT4_GROUP
 
-    if group is not None and format == "fp8":
-        raise SettingError("--group needs --format int4; fp8 has no groups.")
     return_freed_memory()
-    group = INT4_GROUP if group is None else group
     with stopped_by_sigterm(), progress_of("quantizing") as progress:
         summary = quantize_folder(model, out, format, group=group, progress=progress)
     if json:

@@ -66,22 +66,25 @@ def quantize_folder(
     target: Path,
     format: str,
     *,
-    group: int = INT4_GROUP,
+    group: int | None = None,
     max_shard_size: int = MAX_SHARD_SIZE,
     progress: Callable[[int, int], None] = lambda done, whole: None,
 ) -> dict[str, Any]:
     """Write a quantized copy of the model `source` (see `resolve_folder`) to the new or empty folder `target`.
 
-    Returns the bytes of each format.
+    `group` is how many inputs share a scale in int4 (64 unless given). Returns the bytes of each format.
 
     Host memory holds one shard and one weight at a time, and what the C library keeps of freed memory
     (`kernels.cpu.return_freed_memory`). `progress` is called with the weights done and the total.
-    Raises `SettingError` for an unknown format, a group that does not fit, a shard size below 1 or a target that cannot
-    be made, `HubError` for a hub id that cannot be resolved, and `CheckpointError` for a source that is damaged, has
-    values that are not finite, or is quantized already. Nothing is left behind on failure.
+    Raises `SettingError` for an unknown format, a group with fp8 or one that does not fit, a shard size below 1 or a
+    target that cannot be made, `HubError` for a hub id that cannot be resolved, and `CheckpointError` for a source that
+    is damaged, has values that are not finite, or is quantized already. Nothing is left behind on failure.
     """
     if format not in QUANTIZATIONS:
         raise SettingError(f"format is {format!r}; it must be {one_of(QUANTIZATIONS)}.", "format")
+    if group is not None and format == "fp8":
+        raise SettingError(f"group is {group}, which needs format int4; fp8 has no groups.", "group")
+    group = INT4_GROUP if group is None else group
     check_target(target, max_shard_size)
     checkpoint = Checkpoint(resolve_folder(source))
     if checkpoint.formats:
