@@ -87,7 +87,7 @@ class GenerationSettings:
     def _check_extremes(self) -> None:
         """Refuse values that the arithmetic further on cannot hold."""
         _require(self.t_max >= LOWEST_T_MAX, "t_max", self.t_max, f"at least {LOWEST_T_MAX:g}")
-        require_at_most(HIGHEST_T_MAX, t_max=self.t_max)
+        require_at_most(HIGHEST_T_MAX, t_min=self.t_min, t_max=self.t_max)
         others = (name for name, types in _TYPES.items() if bool not in types and name != "seed")
         require_at_most(MAX_NUMBER, **{name: getattr(self, name) for name in others})
 
@@ -144,7 +144,14 @@ def resolve_settings(base: GenerationSettings, *, preset: str | None = None, **o
             "give one of them.",
             "schedule_steps",
         )
-    return dataclasses.replace(base, **{**GENERATION_PRESETS[preset or "balanced"](base), **given})
+    changed = {**GENERATION_PRESETS[preset or "balanced"](base), **given}
+    try:
+        return dataclasses.replace(base, **changed)
+    except SettingError as error:
+        if error.field == "t_max" and "t_min" in given and "t_max" not in given:
+            high = changed.get("t_max", base.t_max)
+            raise SettingError(f"t_min is {given['t_min']}; it must be below t_max ({high}).", "t_min") from None
+        raise
 
 
 def _stop_strings(stop: object) -> tuple[str, ...]:

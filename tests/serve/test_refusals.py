@@ -222,6 +222,7 @@ def test_structured_outputs_are_named_as_they_were_sent(
     ("path", "body", "param"),
     [
         ("/v1/chat/completions", CHAT | {"t_max": 1e39}, "t_max"),
+        ("/v1/chat/completions", CHAT | {"t_min": 0.9}, "t_min"),
         ("/v1/chat/completions", CHAT | {"temperature": 0.5, "t_max": 0.9}, "temperature"),
         ("/v1/chat/completions", CHAT | {"temperature": 0.5, "t_min": 0.4}, "temperature"),
         ("/v1/chat/completions", CHAT | {"stream_options": {"include_usage": True}}, "stream_options"),
