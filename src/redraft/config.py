@@ -1,7 +1,7 @@
 """The shape of a model: read from `config.json`, and written back.
 
 Its numbers are checked against each other when the object is made, and each by itself where a file is read
-(`model.folders.check_config`), whose name the message can give.
+(`model.folders.check_config`). There, messages get the name of the file, too.
 """
 
 from __future__ import annotations
@@ -105,11 +105,11 @@ class ModelConfig:
         """Read a parsed `config.json`. Raises `CheckpointError` naming what is missing or not supported."""
         if raw.get("model_type") != "diffusion_gemma":
             raise CheckpointError(
-                f"config.json describes model_type {raw.get('model_type')!r}; Redraft runs only 'diffusion_gemma'."
+                f"model_type {raw.get('model_type')!r} is not supported; Redraft runs only 'diffusion_gemma'."
             )
         text = raw.get("text_config")
         if not isinstance(text, Mapping):
-            raise CheckpointError("config.json has no text_config.")
+            raise CheckpointError("text_config is missing.")
         _reject_unsupported(text)
         return cls(**_text_fields(text), **_top_fields(raw, text), extra=dict(raw))
 
@@ -177,7 +177,7 @@ def _reject_unsupported(text: Mapping[str, Any]) -> None:
 def _text_fields(text: Mapping[str, Any]) -> dict[str, Any]:
     missing = [name for name in _REQUIRED if text.get(name) is None]
     if missing:
-        raise CheckpointError(f"config.json's text_config lacks {', '.join(missing)}.")
+        raise CheckpointError(f"text_config lacks {', '.join(missing)}.")
     fields = {name: text[name] for name in _REQUIRED}
     fields |= {name: text[name] for name in _OPTIONAL if text.get(name) is not None}
     layer_types = text.get("layer_types") or _default_layer_types(text.get("num_hidden_layers", 30))
@@ -229,8 +229,7 @@ def _global_heads(text: Mapping[str, Any], layer_types: tuple[str, ...]) -> dict
     others = [{name: value for name, value in entry.items() if text.get(name) != value} for entry in overrides.values()]
     if any(others) or any(entry.keys() - full.keys() or entry != changed[0] for entry in changed):
         raise CheckpointError(
-            "config.json's per_layer_config may only set head_dim and num_key_value_heads, the same for all "
-            f"{FULL!r} layers."
+            f"per_layer_config may only set head_dim and num_key_value_heads, the same for all {FULL!r} layers."
         )
     full |= changed[0] if changed else {}
     return {"global_head_dim": full["head_dim"], "num_global_key_value_heads": full["num_key_value_heads"]}

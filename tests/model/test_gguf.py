@@ -286,6 +286,10 @@ def refusal(file: Path, words: str) -> None:
         ({"keys": {"diffusion-gemma.block_count": None}}, r"has no diffusion-gemma\.block_count"),
         ({"keys": {"diffusion-gemma.expert_count": "four"}}, "expert_count to four, which is of the wrong kind"),
         ({"keys": {"diffusion-gemma.attention.sliding_window": 0}}, "sets sliding_window to 0"),
+        (
+            {"keys": {"diffusion-gemma.expert_used_count": 9}},
+            r"odd\.gguf: top_k_experts 9 is larger than num_experts",
+        ),
         ({"keys": {"diffusion-gemma.block_count": 4}}, "has 4 layers and says of 3 which slide"),
         ({"keys": {"diffusion-gemma.attention.head_count_kv": [2, 1, 1]}}, "same head_count_kv"),
         ({"keys": {"diffusion-gemma.attention.value_length": 64}}, "value_length.* to the same number"),

@@ -398,6 +398,7 @@ def test_a_config_of_something_else(folder: Path, changes: dict[str, Any], words
     with pytest.raises(CheckpointError, match=re.escape(words)) as caught:
         load(folder)
     one_sentence(caught.value)
+    assert str(folder / "config.json") in str(caught.value)
 
 
 def test_full_layers_with_heads_of_several_sizes_are_refused() -> None:

@@ -6,7 +6,8 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -76,14 +77,21 @@ def read_config(folder: Path) -> ModelConfig:
         raise CheckpointError(
             f"{path} sets tie_word_embeddings to false; it must be true, as encoder and decoder share their weights."
         )
-    try:
+    with naming(path):
         config = ModelConfig.from_dict(raw)
-    except CheckpointError:
-        raise
-    except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
-        raise CheckpointError(f"{path} holds an invalid value: {error}.") from error
     check_config(config, path)
     return config
+
+
+@contextmanager
+def naming(path: Path | str) -> Iterator[None]:
+    """Raise a `CheckpointError` that names `path` for whatever keeps what it says from being made a config."""
+    try:
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(f"In {path}: {error}") from error
+    except (TypeError, ValueError, ArithmeticError, AttributeError) as error:
+        raise CheckpointError(f"{path} holds an invalid value: {error}.") from error
 
 
 def _check_quantization(quantization: Any, path: Path) -> None:

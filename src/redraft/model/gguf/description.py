@@ -11,7 +11,7 @@ import numpy as np
 
 from redraft.config import FULL, SLIDING, LayerType, ModelConfig
 from redraft.errors import CheckpointError
-from redraft.model.folders import check_config
+from redraft.model.folders import check_config, naming
 from redraft.model.gguf.container import ARCHITECTURE, GgufHeader
 from redraft.model.gguf.names import ROPE
 from redraft.model.gguf.vocabulary import TOKENS, named_ids
@@ -37,34 +37,33 @@ def model_config(header: GgufHeader) -> ModelConfig:
             raise CheckpointError(f"{header.file} sets {ARCHITECTURE}.{name} to {value}; only 0 is supported.")
     layer_types, ids = _layer_types(header), named_ids(header)
     sliding_heads, full_heads = _kv_heads(header, layer_types)
-    try:
-        config = ModelConfig(
-            vocab_size=_vocabulary(header),
-            hidden_size=_number(header, "embedding_length"),
-            intermediate_size=_number(header, "feed_forward_length"),
-            moe_intermediate_size=_number(header, "expert_feed_forward_length"),
-            num_experts=_number(header, "expert_count"),
-            top_k_experts=_number(header, "expert_used_count"),
-            num_attention_heads=_number(header, "attention.head_count"),
-            num_key_value_heads=sliding_heads,
-            num_global_key_value_heads=full_heads,
-            head_dim=_head_dim(header, "_swa"),
-            global_head_dim=_head_dim(header, ""),
-            layer_types=layer_types,
-            sliding_window=_number(header, "attention.sliding_window"),
-            rope_theta=_factor(header, "rope.freq_base_swa", 1e4),
-            global_rope_theta=_factor(header, "rope.freq_base", 1e6),
-            partial_rotary_factor=_rotated(header),
-            rms_norm_eps=_factor(header, "attention.layer_norm_rms_epsilon", 1e-6),
-            final_logit_softcapping=_factor(header, "final_logit_softcapping", 30.0),
-            max_position_embeddings=_number(header, "context_length"),
-            canvas_length=header.value("diffusion.canvas_length", int, 256),
-            bos_token_id=ids.get("bos", 2),
-            eos_token_id=_ends(header),
-            pad_token_id=ids.get("pad", 0),
-        )
-    except ArithmeticError as error:
-        raise CheckpointError(f"{header.file} holds an invalid value: {error}.") from error
+    fields: dict[str, Any] = dict(
+        vocab_size=_vocabulary(header),
+        hidden_size=_number(header, "embedding_length"),
+        intermediate_size=_number(header, "feed_forward_length"),
+        moe_intermediate_size=_number(header, "expert_feed_forward_length"),
+        num_experts=_number(header, "expert_count"),
+        top_k_experts=_number(header, "expert_used_count"),
+        num_attention_heads=_number(header, "attention.head_count"),
+        num_key_value_heads=sliding_heads,
+        num_global_key_value_heads=full_heads,
+        head_dim=_head_dim(header, "_swa"),
+        global_head_dim=_head_dim(header, ""),
+        layer_types=layer_types,
+        sliding_window=_number(header, "attention.sliding_window"),
+        rope_theta=_factor(header, "rope.freq_base_swa", 1e4),
+        global_rope_theta=_factor(header, "rope.freq_base", 1e6),
+        partial_rotary_factor=_rotated(header),
+        rms_norm_eps=_factor(header, "attention.layer_norm_rms_epsilon", 1e-6),
+        final_logit_softcapping=_factor(header, "final_logit_softcapping", 30.0),
+        max_position_embeddings=_number(header, "context_length"),
+        canvas_length=header.value("diffusion.canvas_length", int, 256),
+        bos_token_id=ids.get("bos", 2),
+        eos_token_id=_ends(header),
+        pad_token_id=ids.get("pad", 0),
+    )
+    with naming(header.file):
+        config = ModelConfig(**fields)
     check_config(config, header.file)
     return config
 
@@ -131,7 +130,7 @@ def _rotated(header: GgufHeader) -> float:
         raise CheckpointError(f"{header.file} has no {ROPE} in F32, which says what part of a head is rotated.")
     divisors = np.fromfile(header.file, "<f4", (tensor.end - tensor.start) // 4, offset=tensor.start)
     rotated = int((divisors == 1).sum())
-    if not (divisors[:rotated] == 1).all() or not (divisors[rotated:] > 1e9).all():
+    if not len(divisors) or not (divisors[:rotated] == 1).all() or not (divisors[rotated:] > 1e9).all():
         raise CheckpointError(f"{ROPE} in {header.file} must be 1 for the first pairs and huge for the others.")
     return rotated / len(divisors)
 
