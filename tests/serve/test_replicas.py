@@ -156,7 +156,7 @@ def counted(requests: int) -> str:
 
 
 def test_metrics_of_all_replicas_stand_in_one_text() -> None:
-    lines = merged({"0": counted(2), "1": counted(3)}).decode().splitlines()
+    lines = merged({"0": counted(2), "1": counted(3)}, {"0": True, "1": True}).decode().splitlines()
     assert 'redraft_requests_total{endpoint="/v1/drafts",replica="0",status="200"} 2.0' in lines
     assert 'redraft_requests_total{endpoint="/v1/drafts",replica="1",status="200"} 3.0' in lines
     assert 'redraft_request_seconds_sum{endpoint="/v1/drafts",replica="1"} 3.0' in lines
@@ -195,7 +195,7 @@ def through(router: Router) -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=httpx.ASGITransport(router), base_url="http://localhost")
 
 
-def test_metrics_do_not_wait_for_a_replica_that_only_starts() -> None:
+def test_metrics_do_not_wait_for_a_replica_that_only_starts_and_say_so() -> None:
     replicas: list[Any] = [Standing(lambda request: httpx.Response(200, text=counted(2))), Standing(silent)]
 
     async def ask() -> str:
@@ -204,7 +204,8 @@ def test_metrics_do_not_wait_for_a_replica_that_only_starts() -> None:
 
     text = asyncio.run(ask())
     assert 'redraft_requests_total{endpoint="/v1/drafts",replica="0",status="200"} 2.0' in text
-    assert 'replica="1"' not in text
+    told = [line for line in text.splitlines() if 'replica="1"' in line or line.startswith("redraft_replica_up")]
+    assert told == ['redraft_replica_up{replica="0"} 1.0', 'redraft_replica_up{replica="1"} 0.0']
 
 
 def test_no_more_requests_are_held_than_the_replicas_would_take() -> None:

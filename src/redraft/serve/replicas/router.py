@@ -117,7 +117,7 @@ class Router:
         return ready or [number for number, replica in enumerate(self._replicas) if replica.alive]
 
     async def _metrics(self, request: httpx.Request) -> Response:
-        """Merge the metrics of the router and all replicas that answer, or return the first refusal."""
+        """Merge the metrics of the router and all replicas that answer in time, or return the first refusal."""
         request.extensions["timeout"] = PROBE
         texts = {_OWN_NAME: self._own.text().decode()}
         answers = await asyncio.gather(*(_whole(replica, request) for replica in self._replicas))
@@ -127,11 +127,12 @@ class Router:
             if answer.status_code != 200:
                 return Response(answer.content, answer.status_code, media_type=answer.headers.get("content-type"))
             texts[str(number)] = answer.text
-        return Response(merged(texts), media_type=CONTENT_TYPE)
+        up = {str(number): answer is not None for number, answer in enumerate(answers)}
+        return Response(merged(texts, up), media_type=CONTENT_TYPE)
 
 
 async def _whole(replica: Replica, request: httpx.Request) -> httpx.Response | None:
-    """Read a replica's whole answer; None if the replica has ended or is still starting."""
+    """Read a replica's whole answer; None if the replica has ended, is still starting, or takes too long."""
     try:
         answer = await replica.transport.handle_async_request(request)
         await answer.aread()
