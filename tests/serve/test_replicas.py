@@ -9,6 +9,7 @@ import shutil
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,17 @@ import torch
 from openai import OpenAI
 from serving import CHAT, ENDLESS, ServerProcess, server_process, until
 
+import redraft
 from redraft.cli.main import main
-from redraft.errors import EngineError, NotFiniteError, QueueFullError, SettingError
+from redraft.errors import EngineError, InputError, NotFiniteError, QueueFullError, SettingError
 from redraft.serve import settings
 from redraft.serve.faults import Fault
 from redraft.serve.metrics import Metrics
 from redraft.serve.replicas import choosing
 from redraft.serve.replicas.choosing import BLOCK, WORTH, Chooser
-from redraft.serve.replicas.fleet import environments
+from redraft.serve.replicas.fleet import _loaded, environments
 from redraft.serve.replicas.merging import merged
+from redraft.serve.replicas.replica import Replica
 from redraft.serve.replicas.router import Router, _request
 from redraft.serve.settings import ServeSettings
 
@@ -281,6 +284,16 @@ def test_errors_come_whole_through_the_pipe() -> None:
 
 
 # Processes
+
+
+def test_ctrl_c_is_left_to_the_router_while_one_starts(tmp_path: Path) -> None:
+    """A terminal sends it to all processes; one that is not yet listening goes on until the router ends it."""
+    load = partial(redraft.load, tmp_path / "none")
+    replica = Replica(ServeSettings(names=("m",), replica=0), load, tmp_path / "0", {})
+    replica.tell(signal.SIGINT)
+    with pytest.raises(InputError, match="none"):
+        asyncio.run(_loaded(replica))
+    replica.kill()
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -53,7 +54,7 @@ class Replica:
         self._report, theirs = _SPAWN.Pipe()
         given = (self._settings, self._load, listener, theirs)
         self._process = _SPAWN.Process(target=_run, args=given, daemon=True)
-        with _with_environment(self._environment):
+        with _with_environment(self._environment), _without_ctrl_c():
             self._process.start()
         # Close our copies, so that anyone waiting on them notices when the process ends.
         listener.close()
@@ -106,6 +107,8 @@ class Replica:
 def _run(settings: ServeSettings, load: Callable[[], LLM], listener: socket.socket, report: Connection) -> None:
     """Run in the new process."""
     os.setpgrp()  # a terminal's Ctrl-C goes to the router only, which decides what to do
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # one that came before is forgotten; the server will have a handler
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     threading.Thread(target=_leave_with_router, args=(report,), daemon=True).start()
     try:
         ended = serve(settings, load, listener, ready=report.send)
@@ -122,6 +125,17 @@ def _leave_with_router(report: Connection) -> None:
         report.recv()
     except EOFError:
         os.kill(os.getpid(), signal.SIGTERM)
+
+
+@contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """A process that is started inside does not get Ctrl-C until it says so: it would write how far its imports are."""
+    resource_tracker.ensure_running()  # starting it later would end the block
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager
