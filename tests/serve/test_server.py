@@ -28,10 +28,11 @@ from redraft.serve.service import Service
 from redraft.serve.settings import ServeSettings
 
 
-def idle_server() -> _Server:
+def idle_server(replica: int | None = None) -> _Server:
     """A server that is never run."""
-    service = Service(ServeSettings(names=("random",), grace=30))
-    return _Server(create_app(service), lambda: asyncio.sleep(0), service.stop, 30)
+    settings = ServeSettings(names=("random",), grace=30, replica=replica)
+    service = Service(settings)
+    return _Server(create_app(service), lambda: asyncio.sleep(0), service.stop, settings)
 
 
 def test_a_client_that_does_not_read_gets_the_grace_once() -> None:
@@ -46,6 +47,14 @@ def test_a_second_ctrl_c_is_not_taken_back_by_what_follows() -> None:
         server.handle_exit(number, None)
         forced.append(server.force_exit)
     assert forced == [False, False, True, True]
+
+
+def test_a_copy_does_not_wait_if_it_sees_what_follows_a_signal_before_it() -> None:
+    """Of several signals that came, Python handles the lowest number first."""
+    server = idle_server(replica=0)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        server.handle_exit(number, None)
+    assert server.force_exit
 
 
 @pytest.mark.parametrize(
@@ -69,7 +78,8 @@ def test_a_connection_is_closed_when_no_request_comes(
         await Response("told")(scope, receive, send)
 
     async def answered() -> bytes:
-        config = _Server(slow, lambda: asyncio.sleep(0), lambda grace: asyncio.sleep(0), 0).config
+        settings = ServeSettings(names=("random",))
+        config = _Server(slow, lambda: asyncio.sleep(0), lambda grace: asyncio.sleep(0), settings).config
         config.load()
         connection = functools.partial(_Connection, config, ServerState(), {})
         async with await asyncio.get_running_loop().create_server(connection, "127.0.0.1", 0) as listening:

@@ -86,7 +86,7 @@ def serve(
 
     logs.configure(settings.replica)
     sys.setswitchinterval(_SWITCH_SECONDS)
-    run_server(create_app(service), run, service.stop, settings.grace, listener)
+    run_server(create_app(service), run, service.stop, settings, listener)
     return not service.busy
 
 
@@ -94,15 +94,15 @@ def run_server(
     app: ASGIApp,
     run: Callable[[], Coroutine[Any, Any, None]],
     stop: Callable[[float], Coroutine[Any, Any, None]],
-    grace: float,
+    settings: ServeSettings,
     listener: socket.socket,
 ) -> None:
     """Answer with `app` until SIGINT or SIGTERM, while `run` loads and watches; raises any error of `run`.
 
-    Then `stop` gets `grace` seconds, or none after a second SIGINT, before connections are closed.
+    Then `stop` gets the seconds of grace, or none after a second SIGINT, before connections are closed.
     """
     _allow_open_files()
-    server = _Server(with_whole_urls(app), run, stop, grace)
+    server = _Server(with_whole_urls(app), run, stop, settings)
     server.run(sockets=[listener])
     if server.failure is not None:
         raise server.failure
@@ -158,7 +158,7 @@ class _Server(uvicorn.Server):
         app: ASGIApp,
         run: Callable[[], Coroutine[Any, Any, None]],
         stop: Callable[[float], Coroutine[Any, Any, None]],
-        grace: float,
+        settings: ServeSettings,
     ) -> None:
         super().__init__(
             uvicorn.Config(
@@ -173,13 +173,17 @@ class _Server(uvicorn.Server):
                 timeout_graceful_shutdown=CLOSING_SECONDS,
             )
         )
-        self._run, self._stop, self._grace = run, stop, grace
+        self._run, self._stop, self._grace = run, stop, settings.grace
+        self._is_replica = settings.replica is not None
         self.failure: BaseException | None = None
         self._running: asyncio.Task[None] | None = None
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Stop; a second Ctrl-C does not wait for open requests. Stopping on a signal is not a failure."""
-        self.force_exit |= self.should_exit and sig == signal.SIGINT
+        """Stop; a second Ctrl-C does not wait for open requests. Stopping on a signal is not a failure.
+
+        The router sends SIGINT to a replica only after a second one. Python may handle it before a SIGTERM before it.
+        """
+        self.force_exit |= sig == signal.SIGINT and (self.should_exit or self._is_replica)
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:

@@ -70,7 +70,7 @@ def serve_replicas(
 
         logs.configure()
         try:
-            run_server(Router(fleet.replicas, settings), run, fleet.stop, settings.grace, listener)
+            run_server(Router(fleet.replicas, settings), run, fleet.stop, settings, listener)
         finally:
             fleet.kill()
 

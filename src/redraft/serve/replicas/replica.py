@@ -94,7 +94,7 @@ class Replica:
             return False
 
     def tell(self, number: signal.Signals) -> None:
-        """Send it a signal: SIGTERM lets open requests finish; a SIGINT after it does not."""
+        """Send it a signal: SIGTERM lets open requests finish, SIGINT does not."""
         if self.alive and self._process.pid is not None:
             os.kill(self._process.pid, number)
 
