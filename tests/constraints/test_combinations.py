@@ -7,6 +7,7 @@ import time
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from compiled_schemas import check_exact, compiled, written
 from redraft.constraints.automaton import Budget
@@ -168,6 +169,36 @@ def test_a_recursive_union_of_closed_objects_and_lists() -> None:
     inner = [{}, {"leaf": "a"}, {"leaf": 1}, {"all": []}, {"all": [], "leaf": "a"}]
     values = [*inner, *({name: value} for name in ("all", "one") for value in (*inner, [], inner[1:2], inner[:2]))]
     check_exact({"$defs": {"node": {"oneOf": branches}}, **node}, values)
+
+
+def recursive_union_of_optional(extra: Any) -> dict[str, Any]:
+    node = {"$ref": "#/$defs/node"}
+    members = {"value": {"type": "string"}}, {"left": node, "right": node}, {"all": {"type": "array", "items": node}}
+    branches = [{"type": "object", "properties": each, "additionalProperties": False} for each in members]
+    branches[0]["additionalProperties"] = extra
+    return {"$defs": {"node": {"oneOf": branches}}, **node}
+
+
+LEAF = {"value": "a"}
+INNER = [{}, LEAF, {"value": 1}, {"left": LEAF}, {"left": {}}, {"left": "a"}, {"all": []}]
+PAIRS = [{"left": left, "right": right} for left in INNER for right in INNER[:3]]
+NODES = [1, *INNER, *PAIRS, *({"all": [value]} for value in INNER), LEAF | {"left": LEAF}]
+
+
+def test_a_recursive_union_of_objects_whose_members_are_optional() -> None:
+    """What fails a branch is a schema of its own; if it were another one each time, there would be no end."""
+    check_exact(recursive_union_of_optional(False), NODES)
+
+
+@pytest.mark.parametrize("extra", [{"type": "string"}, {"type": ["integer", "null"]}])
+def test_a_recursive_union_of_objects_with_other_members(extra: Any) -> None:
+    """Not all is written, but nothing that is invalid."""
+    schema = recursive_union_of_optional(extra)
+    dfa = compiled(schema)
+    found = [value for value in NODES if dfa.matches(written(value))]
+    assert LEAF in found
+    assert {"left": LEAF} in found
+    assert all(map(Draft202012Validator(schema).is_valid, found))
 
 
 def test_a_recursive_union_of_many_tagged_objects() -> None:

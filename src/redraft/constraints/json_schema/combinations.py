@@ -43,6 +43,7 @@ class Combinations:
 
     def __init__(self, reader: Reader, document: Document) -> None:
         self._reader, self._document = reader, document
+        self._negations: dict[int, tuple[Raw, Negation]] = {}
         self.looking = False
         """Whether a node is being read only to find out whether anything obeys it; those inside it are not then."""
 
@@ -67,10 +68,16 @@ class Combinations:
         """What `shapes` allow and none of `others` does, or a subset; never drops a whole type that may have some."""
         found = shapes
         close = [raw for raw in others if not all(self._told_apart(shape, raw) for shape in shapes)]
-        negated = [(raw, negation(raw, self._document)) for raw in close]  # of recursive schemas it may be large
+        negated = [(raw, self._negation(raw)) for raw in close]  # of recursive schemas it may be large
         for raw, other in sorted(negated, key=lambda pair: bool(pair[1].partial)):  # complete negations first
             found = self._unlike_one(keyword, found, raw, other)
         return found
+
+    def _negation(self, raw: Raw) -> Negation:
+        """What fails `raw`, made once: in recursive schemas it comes again and again, and is known by its place."""
+        if id(raw) not in self._negations:
+            self._negations[id(raw)] = raw, negation(raw, self._document)
+        return self._negations[id(raw)][1]
 
     def _unlike_one(self, keyword: str, shapes: list[Shape], raw: Raw, other: Negation) -> list[Shape]:
         told_apart = [self._told_apart(shape, raw) for shape in shapes]
@@ -159,17 +166,17 @@ class Combinations:
         raw = self._document.standing(self._reader.target(raw))
         if not isinstance(shape, Object) or not isinstance(raw, Mapping):
             return []
-        other = negation(raw.get("additionalProperties", True), self._document)
+        other = self._negation(raw.get("additionalProperties", True))
         if not other.schemas:
             return []
         declared, patterns = mapping_of(raw, "properties"), mapping_of(raw, "patternProperties")
         if not shape.properties and not patterns:
-            rest = Rest(patterns=(), extra=other.any_of())
+            rest = Rest(patterns=(), extra=other.any_of)
             return [[Object(rests=(rest,), absent=frozenset(declared), least=1)]]
         known = dict.fromkeys([*(name for name, _ in shape.properties), *shape.required])
         names = [name for name in known if name not in declared]
         return [
-            [Object(required=(name,), properties=((name, (other.any_of(),)),))]
+            [Object(required=(name,), properties=((name, (other.any_of,)),))]
             for name in names if not self._reader.matching(patterns.items(), name)
         ]  # fmt: skip
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations
 from typing import Any, TypeAlias
 
@@ -40,7 +41,7 @@ one."""
 _NOTHING: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Negation:
     """Schemas whose instances all fail another one.
 
@@ -50,9 +51,10 @@ class Negation:
     schemas: tuple[Raw, ...] = ()
     partial: frozenset[str] = _NOTHING
 
+    @cached_property
     def any_of(self) -> Raw:
-        """The schemas as one."""
-        return {"anyOf": list(self.schemas) or [False]}
+        """The schemas as one, always the same object: a node is known by its schemas' places in memory."""
+        return self.schemas[0] if len(self.schemas) == 1 else {"anyOf": list(self.schemas) or [False]}
 
 
 def negation(raw: Raw, document: Document, depth: int = 0) -> Negation:
@@ -110,7 +112,7 @@ def _all(parts: Sequence[Negation]) -> Negation:
     partial = _NOTHING.union(*(part.partial for part in parts))
     if not all(part.schemas for part in parts):
         return Negation(partial=partial)
-    return Negation(({"allOf": [part.any_of() for part in parts]},), partial)
+    return Negation(({"allOf": [part.any_of for part in parts]},), partial)
 
 
 def _kinds_named(raw: Mapping[str, Any]) -> frozenset[str]:
@@ -217,7 +219,7 @@ def _contains(raw: Mapping[str, Any], document: Document, depth: int) -> Negatio
 def _within(kind: str, inner: Negation, written: Callable[[Raw], Raw]) -> Negation:
     """The negation of a schema for a part of an object or array."""
     partial = frozenset({kind}) if inner.partial else _NOTHING
-    return Negation((written(inner.any_of()),) if inner.schemas else (), partial)
+    return Negation((written(inner.any_of),) if inner.schemas else (), partial)
 
 
 def _dependent_required(raw: Mapping[str, Any], keyword: str) -> list[Raw]:
