@@ -338,6 +338,33 @@ def test_a_damaged_file_is_one_sentence(folder: Path, tmp_path: Path) -> None:
     refusal(cut, "damaged or truncated")
 
 
+@pytest.mark.parametrize("alignment", [0, 24, 2**31, "32", True])
+def test_an_alignment_that_cannot_be_meant_is_one_sentence(alignment: Any, folder: Path, tmp_path: Path) -> None:
+    written(folder, tmp_path / "odd.gguf", keys={"general.alignment": alignment})
+    refusal(tmp_path / "odd.gguf", f"general.alignment to {alignment}; it must be a power of two no larger than the")
+
+
+def test_tensors_are_where_the_alignment_says(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(folder, tmp_path / "odd.gguf", keys={"general.alignment": 64})  # written with the usual 32
+    refusal(tmp_path / "odd.gguf", "is not aligned to 64 bytes")
+    monkeypatch.setattr("gguf.gguf_writer.GGUF_DEFAULT_ALIGNMENT", 64)
+    numbers = written(folder, tmp_path / "model.gguf", keys={"general.alignment": 64})
+    found = Checkpoint(resolve_folder(tmp_path / "model.gguf"))
+    assert all(torch.equal(found.weight(name), tensor) for name, tensor in numbers.items())
+
+
+@pytest.mark.parametrize("away", [0, 32, -32])
+def test_tensors_that_share_bytes_are_one_sentence(away: int, folder: Path, tmp_path: Path) -> None:
+    written(folder, tmp_path / "model.gguf")
+    whole, header = (tmp_path / "model.gguf").read_bytes(), read_gguf(tmp_path / "model.gguf")
+    first, other = "blk.0.attn_q.weight", "blk.1.attn_q.weight"
+    begin = min(tensor.start for tensor in header.tensors.values())
+    place = whole.index(other.encode()) + len(other) + struct.calcsize("<IQQI")
+    offset = header.tensors[first].start - begin + away
+    (tmp_path / "odd.gguf").write_bytes(whole[:place] + struct.pack("<Q", offset) + whole[place + 8 :])
+    refusal(tmp_path / "odd.gguf", "in .* share bytes; fetch it again")
+
+
 def test_a_type_that_cannot_be_decoded_is_one_sentence(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ import math
 import mmap
 import struct
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -99,12 +100,13 @@ def _read(file: Path, data: mmap.mmap) -> GgufHeader:
     metadata = {cursor.string(): cursor.value(cursor.number("<u4")) for _ in range(entries)}
     _check_kind(file, metadata)
     described = [cursor.tensor() for _ in range(tensors)]
-    alignment = metadata.get("general.alignment", _ALIGNMENT)
+    alignment = _alignment(file, metadata, len(data))
     begin = -(-cursor.at // alignment) * alignment
     found = {name: _placed(file, name, shape, type, begin + offset) for name, shape, type, offset in described}
     if any(tensor.end > len(data) for tensor in found.values()):
         missing = max(tensor.end for tensor in found.values()) - len(data)
         raise CheckpointError(f"{file} is truncated: {missing:,} bytes are missing at its end; fetch it again.")
+    _check_places(file, found, begin, alignment)
     return GgufHeader(file=file, metadata=metadata, tensors=found)
 
 
@@ -119,6 +121,27 @@ def _check_kind(file: Path, metadata: dict[str, Any]) -> None:
         raise CheckpointError(
             f"{file} is a GGUF file of the architecture {architecture!r}; Redraft runs only {ARCHITECTURE!r}."
         )
+
+
+def _alignment(file: Path, metadata: dict[str, Any], size: int) -> int:
+    """Of what number of bytes all offsets are multiples. Raises `CheckpointError` for one that cannot be meant."""
+    found = metadata.get("general.alignment", _ALIGNMENT)
+    if type(found) is not int or not 0 < found <= size or found.bit_count() != 1:
+        raise CheckpointError(
+            f"{file} sets general.alignment to {str(found)[:100]}; it must be a power of two no larger than the file."
+        )
+    return found
+
+
+def _check_places(file: Path, tensors: dict[str, GgufTensor], begin: int, alignment: int) -> None:
+    """Raise `CheckpointError` for tensors that are not aligned or that share bytes."""
+    places = sorted(tensors.items(), key=lambda item: item[1].start)
+    for name, tensor in places:
+        if (tensor.start - begin) % alignment:
+            raise CheckpointError(f"{name} in {file} is not aligned to {alignment} bytes; fetch it again.")
+    for (name, tensor), (other, after) in pairwise(places):
+        if after.start < tensor.end:
+            raise CheckpointError(f"{name} and {other} in {file} share bytes; fetch it again.")
 
 
 def _placed(file: Path, name: str, shape: tuple[int, ...], type: int, start: int) -> GgufTensor:
