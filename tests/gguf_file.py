@@ -16,8 +16,9 @@ from redraft.model.names import to_hugging_face
 
 NO_DIVISOR = 1e30
 """What llama.cpp's conversion writes for pairs that are not rotated."""
-_HALVES = {"Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}
-"""Where the scales in half precision are in a block of types that the package can decode only."""
+HALVES = {"Q4_0": (0,), "Q4_1": (0, 2), "Q5_0": (0,), "Q5_1": (0, 2), "Q8_0": (0,), "Q2_K": (80, 82), "Q3_K": (108,),
+          "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,), "IQ4_NL": (0,)}  # fmt: skip
+"""Where the scales in half precision are in a block."""
 _OUTSIDE = ("token_embd", "output_norm", "self_cond_pre_norm", "self_cond_gate", "self_cond_up", "self_cond_down")
 _BLOCK = ("attn_norm", "attn_q", "attn_q_norm", "attn_k", "attn_k_norm", "attn_v", "attn_output", "post_attention_norm",
           "ffn_norm", "ffn_gate", "ffn_up", "ffn_down", "ffn_gate_inp", "ffn_gate_inp.scale", "ffn_gate_up_exps",
@@ -79,13 +80,20 @@ def write_gguf(
 
 def _encoded(weight: np.ndarray, kind: gguf.GGMLQuantizationType) -> np.ndarray:
     """The codes of a matrix; made up, with small scales, for types that the package can decode only."""
-    if kind.name not in _HALVES:
+    try:
         return gguf.quantize(weight, kind)
-    numbers, size = gguf.GGML_QUANT_SIZES[kind]
-    blocks = np.random.default_rng(weight.size).integers(0, 256, (weight.size // numbers, size), dtype=np.uint8)
-    for place in _HALVES[kind.name]:
-        blocks[:, place : place + 2] = np.full((len(blocks), 1), 1e-4, np.float16).view(np.uint8)
-    return blocks.reshape(*weight.shape[:-1], -1)
+    except NotImplementedError:
+        count = weight.size // gguf.GGML_QUANT_SIZES[kind][0]
+        return made_up_blocks(kind.name, count, 1e-4, seed=weight.size).reshape(*weight.shape[:-1], -1)
+
+
+def made_up_blocks(type: str, count: int, scale: float | None, seed: int) -> np.ndarray:
+    """Random bytes [count,bytes] of a quantized type, in which all scales in half precision are this one, or random."""
+    _, size = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[type]]
+    blocks = np.random.default_rng(seed).integers(0, 256, (count, size), dtype=np.uint8)
+    for place in HALVES[type] if scale is not None else ():
+        blocks[:, place : place + 2] = np.array([scale], np.float16).view(np.uint8)
+    return blocks
 
 
 def _metadata(

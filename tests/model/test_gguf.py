@@ -50,7 +50,7 @@ MERGES = ("\u2581 \u2581", "\u2581 b")
 CONTROL, PLAIN = 3, 1
 TOKENS = {word: CONTROL if id < 5 else PLAIN for id, word in enumerate([*WORDS, "<|tool_response>"])}
 TOKENS_IN_ORDER = list(TOKENS)
-TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K")
+TYPES = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL")
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +85,7 @@ def logits(model: Transformer) -> Tensor:
 @pytest.mark.parametrize("type", TYPES)
 def test_a_file_is_the_same_model_as_a_folder_with_its_numbers(type: str, folder: Path, tmp_path: Path) -> None:
     numbers = written(folder, tmp_path / "model.gguf", type=lambda _: type)
-    if type.startswith("Q"):
+    if "Q" in type:
         numbers = {name: tensor.bfloat16().float() if tensor.ndim > 1 else tensor for name, tensor in numbers.items()}
     same = folder_with(numbers, folder, tmp_path / "same")
     for dtype in ("float32", "bfloat16"):
@@ -123,17 +123,6 @@ def test_the_config_is_that_of_the_folder(folder: Path, tmp_path: Path) -> None:
     ends = (1, TOKENS_IN_ORDER.index("<turn|>"), TOKENS_IN_ORDER.index("<|tool_response>"))
     assert found.eos_token_id == ends
     assert not Checkpoint(resolve_folder(tmp_path / "model.gguf")).has_vision
-
-
-def test_a_matrix_is_decoded_in_parts(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    numbers = written(folder, tmp_path / "model.gguf", type=lambda _: "Q8_0")
-    sizes, decode = [], gguf.dequantize
-    checkpoint = Checkpoint(resolve_folder(tmp_path / "model.gguf"))  # the first time, a block shows that it can be
-    monkeypatch.setattr(gguf, "dequantize", lambda codes, kind: sizes.append(codes.size) or decode(codes, kind))
-    name = "layers.0.experts.gate_up_proj"
-    assert torch.equal(checkpoint.weight(name), numbers[name].bfloat16())
-    assert sum(sizes) == numbers[name].numel() // 32 * 34
-    assert max(sizes) <= 32768 // 32 * 34
 
 
 def test_names_of_the_other_conversion_and_absent_keys(folder: Path, tmp_path: Path) -> None:
@@ -365,9 +354,7 @@ def test_tensors_that_share_bytes_are_one_sentence(away: int, folder: Path, tmp_
     refusal(tmp_path / "odd.gguf", "in .* share bytes; fetch it again")
 
 
-def test_a_type_that_cannot_be_decoded_is_one_sentence(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_type_that_cannot_be_decoded_is_one_sentence(folder: Path, tmp_path: Path) -> None:
     written(folder, tmp_path / "model.gguf", type=lambda name: "Q8_0" if "attn_q." in name else "F32")
     place = b"blk.0.attn_q.weight" + struct.pack("<IQQI", 2, 256, 256, gguf.GGMLQuantizationType.Q8_0)
     whole = (tmp_path / "model.gguf").read_bytes()
@@ -376,15 +363,22 @@ def test_a_type_that_cannot_be_decoded_is_one_sentence(
         other = place[:-4] + struct.pack("<I", number)
         (tmp_path / "odd.gguf").write_bytes(whole.replace(place, other))
         refusal(tmp_path / "odd.gguf", rf"blk\.0\.attn_q\.weight in .* cannot be read: .*{words}")
+
+
+def test_rare_types_need_the_package(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(folder, tmp_path / "model.gguf", type=lambda name: "IQ4_NL" if "attn_q." in name else "F32")
     stored_as.cache_clear()
     monkeypatch.setitem(sys.modules, "gguf", None)
-    refusal(tmp_path / "model.gguf", r"need the gguf package: pip install 'redraft\[gguf\]'")
+    refusal(
+        tmp_path / "model.gguf",
+        r"blk\.0\.attn_q\.weight in .*: type 20 needs the gguf package: pip install 'redraft\[gguf\]'",
+    )
 
 
-def test_files_without_quantized_types_need_no_package(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    written(folder, tmp_path / "model.gguf", type=lambda _: "BF16")
+@pytest.mark.parametrize("type", ["BF16", "Q5_0", "Q4_K"])
+def test_common_types_need_no_package(type: str, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written(folder, tmp_path / "model.gguf", type=lambda _: type)
+    stored_as.cache_clear()
     monkeypatch.setitem(sys.modules, "gguf", None)
     load_model(tmp_path / "model.gguf", "cpu")
 
