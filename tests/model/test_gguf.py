@@ -354,6 +354,13 @@ def test_tensors_that_share_bytes_are_one_sentence(away: int, folder: Path, tmp_
     refusal(tmp_path / "odd.gguf", "in .* share bytes; fetch it again")
 
 
+def test_a_tensor_that_is_there_twice_is_one_sentence(folder: Path, tmp_path: Path) -> None:
+    written(folder, tmp_path / "model.gguf")
+    whole = (tmp_path / "model.gguf").read_bytes()
+    (tmp_path / "odd.gguf").write_bytes(whole.replace(b"blk.1.attn_q.weight", b"blk.0.attn_q.weight"))
+    refusal(tmp_path / "odd.gguf", "names some of its tensors twice; fetch it again")
+
+
 def test_a_type_that_cannot_be_decoded_is_one_sentence(folder: Path, tmp_path: Path) -> None:
     written(folder, tmp_path / "model.gguf", type=lambda name: "Q8_0" if "attn_q." in name else "F32")
     place = b"blk.0.attn_q.weight" + struct.pack("<IQQI", 2, 256, 256, gguf.GGMLQuantizationType.Q8_0)

@@ -103,6 +103,8 @@ def _read(file: Path, data: mmap.mmap) -> GgufHeader:
     alignment = _alignment(file, metadata, len(data))
     begin = -(-cursor.at // alignment) * alignment
     found = {name: _placed(file, name, shape, type, begin + offset) for name, shape, type, offset in described}
+    if len(found) < tensors:
+        raise CheckpointError(f"{file} names some of its tensors twice; fetch it again.")
     if any(tensor.end > len(data) for tensor in found.values()):
         missing = max(tensor.end for tensor in found.values()) - len(data)
         raise CheckpointError(f"{file} is truncated: {missing:,} bytes are missing at its end; fetch it again.")
