@@ -135,6 +135,7 @@ def _compile(function: Any, arguments: Any, options: dict[str, Any], target: GPU
     language = GluonASTSource if function.is_gluon() else ASTSource
     source = language(fn=function, signature=signature, constexprs=constants, attrs=attributes)
     kernel = triton.compile(source, target=target, options=rest)
+    assert not _serialized(kernel), f"the assembler runs the matrix products of {function.__name__} one by one"
     registers, spilled = _resources(kernel)
     return Compiled(name=function.__name__, registers=registers, spilled=spilled, shared=kernel.metadata.shared,
                     ptx=kernel.asm["ptx"], ir=kernel.asm["ttgir"])  # fmt: skip
@@ -154,13 +155,27 @@ def _type(value: Any) -> str:
 
 
 def _resources(kernel: Any) -> tuple[int, int]:
-    """Registers per thread and bytes of stack, as cuobjdump lists them."""
-    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(kernel.asm["cubin"])
-        file.flush()
-        text = subprocess.run([tool, "-res-usage", file.name], capture_output=True, text=True, check=True).stdout
+    """Registers per thread and bytes of stack."""
+    text = _dumped(kernel, "-res-usage")
     registers, stack = re.search(r"REG:(\d+)", text), re.search(r"STACK:(\d+)", text)
     assert registers is not None, text
     assert stack is not None, text
     return int(registers[1]), int(stack[1])
+
+
+def _serialized(kernel: Any) -> bool:
+    """Whether no matrix product runs while another is waited for, although the PTX says so.
+
+    The assembler gives that up without an error if it cannot tell which registers running products use.
+    """
+    together = re.search(r"wgmma\.wait_group\.sync\.aligned\s+[1-9]", kernel.asm["ptx"])
+    return together is not None and re.search(r"DEPBAR\.LE gsb0, 0x[1-9]", _dumped(kernel, "-sass")) is None
+
+
+def _dumped(kernel: Any, option: str) -> str:
+    """What cuobjdump says of the machine code."""
+    tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        return subprocess.run([tool, option, file.name], capture_output=True, text=True, check=True).stdout

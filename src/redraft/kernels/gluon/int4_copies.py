@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from redraft.kernels.gluon.int4_products import first_rows, group_of
+from redraft.kernels.gluon.int4_products import first_rows
 from redraft.kernels.gluon.language import bulk_load, descriptor, gl, gluon, hopper, load_lines
 from redraft.kernels.gluon.walk import down_tile, down_tile_count, gate_tile, gate_tile_count
 
@@ -46,7 +46,7 @@ def gate_gather(
 ):  # fmt: skip
     """Copy the tile's tokens and the scales of its weights."""
     FIRST: gl.constexpr = first_rows(LINES)
-    PAIRS: gl.constexpr = 64 // group_of(ring.scales.shape[0], STAGES)
+    PAIRS: gl.constexpr = ring.scales.shape[0] // STAGES
     word = gl.arange(0, 256, gl.BlockedLayout([2], [32], [2], [0]))  # 128 gates, 128 ups
     number = 0
     for index in range(gl.program_id(0), gate_tile_count(walk, INNER), gl.num_programs(0)):
@@ -130,7 +130,7 @@ def _expect(full, tall, both, BYTES: gl.constexpr, MORE: gl.constexpr):
 @gluon
 def down_copy(ring, walk, codes, scale, D: gl.constexpr, INNER: gl.constexpr, STAGES: gl.constexpr):
     """Copy codes in bulk, along with scales; an odd block at the end has one pair of groups, or half of one."""
-    PAIRS: gl.constexpr = 64 // group_of(ring.scales.shape[0], STAGES)
+    PAIRS: gl.constexpr = ring.scales.shape[0] // STAGES
     COUNT: gl.constexpr = (INNER * PAIRS + 127) // 128
     word = gl.arange(0, 256, gl.BlockedLayout([4], [32], [1], [0]))
     number = 0
