@@ -326,3 +326,21 @@ def test_a_device_that_is_no_gpu_is_refused() -> None:
         require_gpu()
     with pytest.raises(SettingError, match="device is 'cpu'"):
         require_gpu("cpu")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--certain"], r"^--certain changes a random model's weights; give --random-weights too\.$"),
+        (["--group", "32"], r"^--group is of random weights in int4; give --random-weights --quantization int4 too\.$"),
+        (["--group", "32", "--random-weights", "--quantization", "fp8"], "^--group is of random weights in int4"),
+        (["--group", "16", "--random-weights", "--quantization", "int4"], r"^group is 16; it must be 32 or 64\.$"),
+    ],
+)
+def test_options_of_random_weights_are_refused_without_them(
+    given: list[str], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("redraft.bench.gpu.require_gpu", lambda device: CPU)
+    done = CliRunner().invoke(app, ["bench", "step", *given])
+    assert isinstance(done.exception, SettingError)
+    assert re.search(words, str(done.exception))
