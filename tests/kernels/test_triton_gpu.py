@@ -381,6 +381,24 @@ def test_soft_embeddings_in_fp8() -> None:
 
 
 @pytest.mark.parametrize("fp8", [False, True])
+@pytest.mark.parametrize(("tokens", "way"), [(200, self_conditioning.SPARSE), (600, self_conditioning.DENSE)])
+def test_likely_tokens_may_lie_anywhere_in_the_vocabulary(tokens: int, way: int, fp8: bool) -> None:
+    embedding, hidden = bf16(32768, WIDTH, scale=0.05), bf16(4 * ROWS, WIDTH, scale=0.1)
+    embedding[torch.arange(tokens) * 54, 0] += 5
+    hidden[:, 0] += 4
+    kept = pack_vocabulary(embedding, embedding.device, torch.bfloat16, fp8=fp8)
+    heat, scale, want = torch.tensor([0.8, 1.0, 0.41, 1.0]), bf16(1) + 22, ints(1, 1, 1, 1)
+    seen, logits, rows = new_prediction(hidden, embedding, heat)
+    arguments = scale, CAP, heat, want, mixed()
+    assert seen.tiles is not None
+    assert (self_conditioning.choose(logits, seen.tiles, CAP, heat, want, mixed()).way[rows] == way).all()
+    with kernels.force("eager"):
+        theirs = self_conditioning.soft_embeddings(logits, seen, kept.head, *arguments, transposed=kept.transposed)
+    ours = self_conditioning.soft_embeddings(logits, seen, kept.head, *arguments, transposed=kept.transposed)
+    assert (ours - theirs).float()[rows].norm() <= 0.02 * theirs.float()[rows].norm()
+
+
+@pytest.mark.parametrize("fp8", [False, True])
 @pytest.mark.parametrize("rows", [3, 64, 200])
 def test_weights_that_are_there_already(rows: int, fp8: bool) -> None:
     table = bf16(VOCAB, WIDTH).to(torch.float8_e4m3fn if fp8 else torch.bfloat16)

@@ -35,7 +35,7 @@ from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
 
 STD = 0.02
-LIKELY_TOKENS, LIKELIER = 32, 20.0
+LIKELY_TOKENS, LIKELIER = 32, 40.0
 """For sharp distributions: how many tokens get longer embeddings, and by what factor; these share all the mass."""
 
 

@@ -23,8 +23,7 @@ from redraft.kernels.triton.self_conditioning import (
 from redraft.model.packed.vocabulary import pack_vocabulary
 
 CAP, WIDTH, ROWS = 30.0, 40, 16
-VOCAB, TILES = 328, 8  # eleven tiles of 32 tokens, the last in part, of which a row may look at eight
-
+VOCAB = 328  # eleven tiles of 32 tokens, the last in part
 
 SEGMENTS = Segments(
     kind=ints(DENOISE, ENCODE, DENOISE, DENOISE), start=ints(0, 4, 9, 9), length=ints(16, 16, 11, 16), rows=ROWS
@@ -35,7 +34,6 @@ HEAT, WANT = torch.tensor([0.8, 1.0, 0.41, 0.7]), ints(1, 1, 1, 0)
 
 @pytest.fixture(autouse=True)
 def small_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(self_conditioning, "KEPT_TILES", TILES)
     monkeypatch.setattr(self_conditioning, "KEPT_TOKENS", 64)
 
 
@@ -132,3 +130,23 @@ def test_too_many_likely_tokens_take_the_dense_way(monkeypatch: pytest.MonkeyPat
     assert seen.tiles is not None
     way = choose(logits, seen.tiles, CAP, HEAT, WANT, SEGMENTS).way
     assert (way[:16] == DENSE).all()
+
+
+@pytest.mark.parametrize(("kept", "way"), [(16, SPARSE), (11, SPARSE), (10, DENSE)])
+def test_tokens_may_lie_in_any_number_of_tiles(kept: int, way: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(self_conditioning, "KEPT_TOKENS", kept)
+    embedding, hidden = 0.05 * normal(VOCAB, WIDTH), 0.05 * normal(4 * ROWS, WIDTH, seed=3)
+    embedding[5::32, 0] += 5  # one in every tile
+    hidden[:, 0] += 4
+    logits = torch.zeros(4 * ROWS, VOCAB)
+    tile = HeadTile(rows=16, tokens=32, depth=16, warps=4, stages=2)
+    seen = predict(hidden, embedding, CAP, HEAT, COUNTERS, SEGMENTS, logits, tile=tile)
+    assert seen.tiles is not None
+    chosen = choose(logits, seen.tiles, CAP, HEAT, WANT, SEGMENTS)
+    assert (chosen.way[:ROWS] == way).all()
+    if way == SPARSE:
+        assert (chosen.token[:ROWS, :11].sort().values == torch.arange(5, VOCAB, 32)).all()
+    arguments = embedding, torch.tensor([6.0]), CAP, HEAT, WANT, SEGMENTS
+    with kernels.force("eager"):
+        theirs = soft_embeddings(logits, seen, *arguments)
+    torch.testing.assert_close(soft_embeddings(logits, seen, *arguments), theirs, rtol=1e-3, atol=1e-3)
