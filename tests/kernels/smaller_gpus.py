@@ -36,8 +36,8 @@ def everything(capability: int) -> list[Compiled]:
     for count, rows in product((128, 256), (256, 1024, 4096)):
         x, gate = bf16(rows, WIDTH), bf16(count, WIDTH)
         found += compiled(routing.route_rows, x, gate, fp32(count), 8, 64, int32(SEGMENTS), **given)
-    for weights, rows in product(("plain", "fp8", "int4") if fp8 else ("plain",), (256, 1024, 4096)):
-        found += compiled(both_products, rows, weights, layer_of(weights), **given)
+    for weights, rows in product(("plain", "fp8", "int4") if fp8 else ("plain", "int4"), (256, 1024, 4096)):
+        found += compiled(both_products, rows, weights, layer_of(weights), plain=not fp8, **given)
     if fp8:
         x = Rows8(meta(ROWS, WIDTH, dtype=torch.float8_e4m3fn), fp32(ROWS, 1))
         weight = PackedFp8(meta(8192, WIDTH, dtype=torch.float8_e4m3fn), fp32(8192))

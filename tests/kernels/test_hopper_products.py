@@ -34,14 +34,17 @@ def layer_of(weights: str, inner: int = INNER, group: int = 64) -> PackedExperts
     return PackedExperts(packed(weights, 2 * inner, WIDTH, group), packed(weights, WIDTH, inner, group))
 
 
-def rows_for(weights: str, count: int, width: int) -> Tensor | Rows8:
-    if weights == "plain":
+def rows_for(weights: str, count: int, width: int, *, plain: bool = False) -> Tensor | Rows8:
+    if plain or weights == "plain":
         return bf16(count, width)
     return Rows8(meta(count, width, dtype=torch.float8_e4m3fn), meta(count, 1))
 
 
-def planned(rows: int, weights: str, layer: PackedExperts | None = None) -> tuple[Routing, Plan]:
-    plan = experts.plan_products(rows_for(weights, rows, WIDTH), layer or layer_of(weights), TOP_K, EXPERTS)
+def planned(
+    rows: int, weights: str, layer: PackedExperts | None = None, *, plain: bool = False
+) -> tuple[Routing, Plan]:
+    x = rows_for(weights, rows, WIDTH, plain=plain)
+    plan = experts.plan_products(x, layer or layer_of(weights), TOP_K, EXPERTS)
     block = plan.block_rows
     routing = Routing(
         index=int32(rows, TOP_K), weight=meta(rows, TOP_K),
@@ -52,10 +55,10 @@ def planned(rows: int, weights: str, layer: PackedExperts | None = None) -> tupl
     return routing, plan
 
 
-def both_products(rows: int, weights: str, layer: PackedExperts) -> None:
-    """Both products of a layer."""
-    routing, plan = planned(rows, weights, layer)
-    experts.experts(rows_for(weights, rows, WIDTH), routing, layer, plan)
+def both_products(rows: int, weights: str, layer: PackedExperts, *, plain: bool = False) -> None:
+    """Both products of a layer, of plain rows or of those that the weights' format takes."""
+    routing, plan = planned(rows, weights, layer, plain=plain)
+    experts.experts(rows_for(weights, rows, WIDTH, plain=plain), routing, layer, plan)
 
 
 @pytest.mark.parametrize("rows", [256, 1024, 4096])

@@ -9,7 +9,7 @@ from torch import Tensor
 from redraft.kernels import eager
 from redraft.kernels.gluon import experts as gluon_experts
 from redraft.kernels.gluon import int4_experts, int4_few_rows
-from redraft.kernels.packed import PackedExperts, Rows8
+from redraft.kernels.packed import PackedExperts, Rows8, dequantized
 from redraft.kernels.triton import experts, linear, routing, tables
 from redraft.kernels.triton.experts import GluonPlan, Plan
 from redraft.kernels.triton.quantize import quantize_rows, quantize_rows_eager
@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 EXPERTS, TOP_K, WIDTH, INNER = 16, 4, 512, 192
 FORMATS = ["plain", "fp8", "int4", "int4 in groups of 32", "int4, down in groups of 32"]
+PLAIN_ROWS = [f"{format}, plain rows" for format in FORMATS[2:]]
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +42,8 @@ def layer(weights: str) -> PackedExperts:
         return PackedExperts(gate_up, down)
     if weights == "fp8":
         return PackedExperts(prepare(quantize_fp8(gate_up)), prepare(quantize_fp8(down)))
-    first, second = (32 if weights.endswith(ending) else 64 for ending in ("int4 in groups of 32", "of 32"))
+    format = weights.removesuffix(", plain rows")
+    first, second = (32 if format.endswith(ending) else 64 for ending in ("int4 in groups of 32", "of 32"))
     return PackedExperts(prepare(quantize_int4(gate_up, first)), prepare(quantize_int4(down, second)))
 
 
@@ -59,7 +61,7 @@ def computed(x: Tensor, router: Tensor, weights: str, packed: PackedExperts, len
 
 
 def rows_for(weights: str, x: Tensor) -> Tensor | Rows8:
-    return x if weights == "plain" else quantize_rows(x)
+    return x if "plain" in weights else quantize_rows(x)
 
 
 def error(ours: Tensor, exact: Tensor) -> float:
@@ -93,7 +95,19 @@ def test_each_product_in_low_precision(weights: str, rows: int) -> None:
     assert error(experts.down(hidden, routed, packed.down, plan), exact) < 2 * 2**-9
 
 
-@pytest.mark.parametrize("weights", FORMATS)
+@pytest.mark.parametrize("rows", [64, 300, 1024])
+@pytest.mark.parametrize("weights", PLAIN_ROWS)
+def test_int4_experts_of_plain_rows(weights: str, rows: int) -> None:
+    x, packed = bf16(rows, WIDTH), layer(weights)
+    routed, plan = planned(x, bf16(EXPERTS, WIDTH), weights, packed)
+    choice = routed.index.long(), routed.weight
+    exact = [dequantized(weight, torch.float32) for weight in (packed.gate_up, packed.down)]
+    true = eager.experts(x.float(), *choice, *exact)
+    allowed = error(eager.experts(x, *choice, *(weight.bfloat16() for weight in exact)), true)
+    assert error(experts.experts(x, routed, packed, plan).float().sum(1), true) <= 2 * allowed
+
+
+@pytest.mark.parametrize("weights", FORMATS + PLAIN_ROWS)
 def test_a_row_does_not_depend_on_the_rows_beside_it(weights: str) -> None:
     x, router, packed = bf16(2048, WIDTH), bf16(EXPERTS, WIDTH), layer(weights)
 

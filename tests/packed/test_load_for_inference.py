@@ -124,6 +124,7 @@ def test_the_vocabulary_is_in_fp8_where_a_gpu_s_weights_are_quantized(monkeypatc
     with pytest.raises(SettingError, match=r"that needs a multiple of 16 tokens, and the model has 1000\.$"):
         fp8_vocabulary(odd, "fp8", CUDA, quantized=True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
+    assert not fp8_vocabulary(config, "auto", CUDA, quantized=True)
     with pytest.raises(SettingError, match=r"^vocabulary_dtype is 'fp8'; that needs .* capability 8\.9 or more\.$"):
         fp8_vocabulary(config, "fp8", CUDA, quantized=False)
     with pytest.raises(SettingError, match=r"^vocabulary_dtype is 'int4'; it must be one of auto, model, fp8\.$"):
@@ -150,12 +151,13 @@ def test_a_gpu_too_old_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
     with pytest.raises(SettingError, match=r"^Tesla T4 has compute capability 7\.5; Redraft needs 8\.0 or newer .*\.$"):
-        check_device(CUDA, quantized=False)
+        check_device(CUDA, "fp8")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (8, 0))
-    check_device(CUDA, quantized=False)
-    with pytest.raises(SettingError, match=r"compute capability 8\.0; quantized weights need 8\.9 or newer .*\.$"):
-        check_device(CUDA, quantized=True)
-    check_device(torch.device("cpu"), quantized=True)
+    check_device(CUDA, None)
+    check_device(CUDA, "int4")
+    with pytest.raises(SettingError, match=r"8\.0; FP8 weights need 8\.9 or newer \(.*'int4' works here\)\.$"):
+        check_device(CUDA, "fp8")
+    check_device(torch.device("cpu"), "fp8")
 
 
 def test_too_little_memory_says_how_much_and_what_would_fit() -> None:
@@ -234,7 +236,8 @@ def test_room_is_looked_for_with_what_is_stored_seen_and_changed(
     monkeypatch.setattr("redraft.model.packed.requirements.check_room", lambda *_, **given: asked.update(given))
     adapter = random_adapter(redraft.load_model(folder, "cpu", "float32"), 1, r"mlp\.down")
     load_packed(checkpoint, WeightSettings(device="cpu", dtype="float32"), adapter=adapter)
-    assert asked == {"stored": checkpoint.formats, "vision": False, "changed": adapter.factors.keys(), "scales": 0}
+    kept = {"stored": checkpoint.formats, "changed": adapter.factors.keys(), "fp8_products": True}
+    assert asked == {"vision": False, "scales": 0, **kept}
     checkpoint.has_vision = True
     check_fit(checkpoint.config, WeightSettings(device="cpu"), checkpoint)
     assert (asked["vision"], asked["changed"]) == (True, frozenset())

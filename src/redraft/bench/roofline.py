@@ -68,23 +68,24 @@ def step_components(
     distinct_experts: float | None = None,
     kv_bytes: int = 2,
     vocabulary_bytes: int = 2,
+    fp8_products: bool = True,
     gathers: bool = False,
     gpus: int = 1,
 ) -> tuple[Component, ...]:
     """The components of one step over `batch` canvases after `context` tokens each.
 
     `quantization` None is bf16; "int4" means int4 experts, with a scale for every `group` inputs, and everything else
-    that "fp8" quantizes in FP8. Self-conditioning stays in bf16. `distinct_experts` is the mean number touched per
-    layer, by default all; `kv_bytes` is the size of a number in the cache, `vocabulary_bytes` that of a number in the
-    tokens' embeddings, which are also the head. Where soft embeddings gather, each reads a row of these and writes one
-    in bf16. Of several `gpus` they are those with the most canvases to sample; what the links between them take is not
-    included.
+    that "fp8" quantizes in FP8, or in bf16 without `fp8_products`. Self-conditioning stays in bf16. `distinct_experts`
+    is the mean number touched per layer, by default all; `kv_bytes` is the size of a number in the cache,
+    `vocabulary_bytes` that of a number in the tokens' embeddings, which are also the head. Where soft embeddings
+    gather, each reads a row of these and writes one in bf16. Of several `gpus` they are those with the most canvases to
+    sample; what the links between them take is not included.
     """
     check_format(quantization)
     parts = {part.name: part.total for part in text_parts(config)}
     rows, width, layers = batch * config.canvas_length, config.hidden_size, config.num_hidden_layers
     touched = (distinct_experts or config.num_experts) / config.num_experts
-    dense_bytes, dense_fp8 = (2.0, False) if quantization is None else (1.0, True)
+    dense_bytes, dense_fp8 = (1.0, True) if quantization is not None and fp8_products else (2.0, False)
     expert_bytes = {None: 2.0, "fp8": 1.0, "int4": 0.5 + 2 / group}[quantization]
     active = parts["experts"] / config.num_experts * config.top_k_experts
     attention = parts.get("sliding attention", 0) + parts.get("full attention", 0)

@@ -32,6 +32,7 @@ from redraft.errors import SettingError
 from redraft.kernels.packed import PackedInt4
 from redraft.kernels.triton.segments import DENOISE
 from redraft.model.packed.transformer import PackedTransformer
+from redraft.model.placement import lacks_fp8
 from redraft.quant.int4 import INT4_GROUP
 
 TOKENS_PER_FORWARD = 19.7
@@ -140,7 +141,8 @@ def _measure(
     components = step_components(
         config, quantization=packed.quantization, group=group or INT4_GROUP, batch=case.batch, context=case.context,
         distinct_experts=distinct, kv_bytes=kv_dtype(model, case.kv_cache_dtype).itemsize,
-        vocabulary_bytes=packed.vocabulary.dtype.itemsize, gathers=case.certain, gpus=len(packed.shards),
+        vocabulary_bytes=packed.vocabulary.dtype.itemsize, fp8_products=not lacks_fp8(packed.device),
+        gathers=case.certain, gpus=len(packed.shards),
     )  # fmt: skip
     return StepResult(
         case=case,

@@ -151,7 +151,7 @@ def kernels(
     from redraft.outputs import make_folder
 
     target = require_gpu(device)
-    check_device(target, quantized=quantization is not None)
+    check_device(target, quantization)
     make_folder(results)
     chosen, records = only.split(",") if only else [], []
     for tokens, canvases in product(whole_numbers("context", context), whole_numbers("batch", batch)):

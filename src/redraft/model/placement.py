@@ -23,7 +23,7 @@ DEVICES = ("auto", "cpu", "cuda", "cuda:N")
 OLDEST = (8, 0)
 """The first compute capability with bf16 products."""
 OLDEST_FP8 = (8, 9)
-"""The first one with FP8 products, which every quantized format uses."""
+"""The first one with FP8 products. Older ones keep in bf16 what would be in FP8, and INT4 experts take bf16 rows."""
 
 
 def resolve_device(device: str | torch.device = "auto") -> torch.device:

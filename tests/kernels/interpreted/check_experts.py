@@ -12,7 +12,7 @@ from torch import Tensor
 from redraft import kernels
 from redraft.errors import SettingError
 from redraft.kernels import eager
-from redraft.kernels.packed import Packed, PackedExperts, Rows8
+from redraft.kernels.packed import Packed, PackedExperts, Rows8, dequantized
 from redraft.kernels.triton import experts
 from redraft.kernels.triton.quantize import quantize_rows_eager
 from redraft.kernels.triton.routing import Routing
@@ -82,6 +82,19 @@ def test_down_in_low_precision(routing: Routing, stored: Callable[[Tensor], Stor
     theirs = experts.down_eager(hidden, routing, weight, torch.float32)
     assert error(ours, theirs) < 1e-6
     assert (ours[routing.index < 0] == 0).all()
+
+
+@pytest.mark.parametrize("group", [32, 64])
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-6), (torch.float16, 1e-3)])
+def test_int4_weights_take_plain_rows(routing: Routing, dtype: torch.dtype, bound: float, group: int) -> None:
+    x, gate_up, down = normal(ROWS, WIDTH), *(prepare(quantize_int4(weight, group)) for weight in (GATE_UP, DOWN))
+    ours = experts.experts(x.to(dtype), routing, PackedExperts(gate_up, down), PLAN)
+    alive = routing.index[:, 0] >= 0
+    exact = [dequantized(weight, torch.float32) for weight in (gate_up, down)]
+    theirs = eager.experts(x[alive], routing.index[alive].long(), routing.weight[alive], *exact)
+    assert ours.dtype == dtype
+    assert error(ours[alive].float().sum(1), theirs) < bound
+    assert (ours[~alive] == 0).all()
 
 
 def hidden_rows() -> Rows8:

@@ -30,7 +30,8 @@ Tiles of 96 rows run out of registers.
 
 def fits(x: Tensor, width: int, inner: int, group: int) -> bool:
     """Whether the kernels take FP8 rows x of a model's width or its experts' inner width, and groups of weights."""
-    return use_gluon(x) and group in (32, 64) and width % 256 == inner % 64 == 0 and inner >= 128
+    shapes = group in (32, 64) and width % 256 == inner % 64 == 0 and inner >= 128
+    return use_gluon(x) and x.element_size() == 1 and shapes
 
 
 def gate(x: Tensor, x_scale: Tensor, codes: Tensor, scale: Tensor, routing: Routing, out: Tensor) -> None:

@@ -21,7 +21,7 @@ from redraft.kernels.triton.language import jit, tl
 @jit
 def gate_kernel(
     x,  # [T,D]
-    x_scale,  # fp32 [T], unless plain
+    x_scale,  # fp32 [T]; None if rows are plain
     weight,  # plain or e4m3 [E,2I,D], or a descriptor of it as [E*2I,D]; codes uint8 [E,D/64,2I,32]
     weight_scale,  # fp32 [E,2I]; INT4: int32 [E,D/(2*GROUP),2I], two bf16 numbers each
     out,  # [R,I] of R = T*K assignments, sorted
@@ -74,7 +74,7 @@ def gate_tile(x, x_scale, weight, weight_scale, out, order, expert, start, end, 
     if FORMAT == "fp8":
         scale = weight_scale + expert * (2 * INNER) + columns
         gate_scale, up_scale = tl.load(scale)[:, None], tl.load(scale + INNER)[:, None]
-    if FORMAT != "plain":
+    if x_scale is not None:
         row_scale = tl.load(x_scale + token, mask=live, other=0.0)[None, :]
     if FORMAT == "int4":
         gate, up = int4_pair(lines, live, weight, weight_scale, expert, columns, D, INNER, GROUP, BM, BN, STAGES, ASM)
@@ -82,7 +82,7 @@ def gate_tile(x, x_scale, weight, weight_scale, out, order, expert, start, end, 
         gate, up = pair(lines, live, weight, expert, first, D, INNER, BM, BN, BK, STAGES, TMA)
     if FORMAT == "fp8":
         gate, up = gate * gate_scale, up * up_scale
-    if FORMAT != "plain":
+    if x_scale is not None:
         gate, up = gate * row_scale, up * row_scale
     target = out + rows[:, None].to(tl.int64) * INNER + columns[None, :]
     hidden = tl.trans(gelu_gate(gate, up)).to(out.dtype.element_ty)
@@ -164,13 +164,18 @@ def int4_pair(x, live, codes, scale, expert, columns, D: tl.constexpr, INNER: tl
 @jit
 def int4_block(acc, codes, scale, low_tokens, high_tokens, step, HALF: tl.constexpr, WIDTH: tl.constexpr, count,
                GROUP: tl.constexpr, ASM: tl.constexpr):  # fmt: skip
-    """acc [BN,BM] plus block 2*step + HALF of 64 inputs: the products of its groups in FP8 units, times their scales.
+    """acc [BN,BM] plus block 2*step + HALF of 64 inputs: its groups' products in units of 2^-9, times their scales.
 
     Scales are bf16 pairs of neighbouring groups, so that a row's load is wide enough to be prefetched.
     """
     block = 2 * step + HALF
     words = tl.load(codes + block * (count * 32), mask=block < WIDTH // 64, other=0)
-    low, high = codes_to_e4m3(words, ASM)  # [BN,32] each
+    if low_tokens.dtype == tl.float8e4nv:
+        low, high = codes_to_e4m3(words, ASM)  # [BN,32] each
+    elif ASM and low_tokens.dtype == tl.bfloat16:
+        low, high = codes_to_bf16(words)
+    else:
+        low, high = code_values(words & 15, low_tokens.dtype), code_values(words >> 4, low_tokens.dtype)
     part = tl.dot(low, low_tokens)
     if GROUP == 64:
         both = tl.load(scale + step * count)
@@ -225,9 +230,54 @@ def codes_to_e4m3(codes, ASM: tl.constexpr):
 
 
 @jit
+def codes_to_bf16(codes):
+    """`codes_to_e4m3` for bf16, with which GPUs that have no FP8 products multiply.
+
+    After the lower bits of negative codes are inverted, c with its bit 3 inverted is the value plus 8, and 0x4300 with
+    it in the lowest bits is the bf16 number 136 more than the value; a product and a sum of two numbers at a time then
+    give the value in units of 2^-9, exactly.
+    """
+    return tl.inline_asm_elementwise(
+        """{
+        .reg .b32 w, x, unit, less;
+        and.b32 w, $4, 0x88888888;
+        shr.u32 w, w, 3;
+        mul.lo.u32 w, w, 7;
+        xor.b32 w, w, $4;
+        mov.b32 unit, 0x3b003b00;
+        mov.b32 less, 0xbe88be88;
+        prmt.b32 x, w, 0, 0x4140;
+        lop3.b32 $0, x, 0x000f000f, 0x43084308, 0x6a;
+        shr.u32 x, x, 4;
+        lop3.b32 $2, x, 0x000f000f, 0x43084308, 0x6a;
+        prmt.b32 x, w, 0, 0x4342;
+        lop3.b32 $1, x, 0x000f000f, 0x43084308, 0x6a;
+        shr.u32 x, x, 4;
+        lop3.b32 $3, x, 0x000f000f, 0x43084308, 0x6a;
+        fma.rn.bf16x2 $0, $0, unit, less;
+        fma.rn.bf16x2 $1, $1, unit, less;
+        fma.rn.bf16x2 $2, $2, unit, less;
+        fma.rn.bf16x2 $3, $3, unit, less;
+        }""",
+        "=&r,=&r,=&r,=&r,r",
+        [codes],
+        dtype=(tl.bfloat16, tl.bfloat16),
+        is_pure=True,
+        pack=4,
+    )
+
+
+@jit
+def code_values(codes, dtype: tl.constexpr):
+    """INT4 codes, one a number, as numbers in units of 2^-9."""
+    magnitude = (codes & 7).to(tl.float32)
+    return (tl.where(codes >= 8, -1 - magnitude, magnitude) * 0.001953125).to(dtype)
+
+
+@jit
 def down_kernel(
     hidden,  # [R,I], sorted
-    hidden_scale,  # fp32 [R], unless plain
+    hidden_scale,  # fp32 [R]; None if rows are plain
     weight,  # plain or e4m3 [E,D,I], or a descriptor of it as [E*D,I]; codes uint8 [E,I/64,D,32]
     weight_scale,  # fp32 [E,D]; INT4: int32 [E,I/(2*GROUP),D], two bf16 numbers each
     worth,  # fp32 [R] in the order of assignments
@@ -282,7 +332,7 @@ def down_tile(hidden, hidden_scale, weight, weight_scale, worth, out, order, exp
     factor = tl.load(worth + place, mask=live, other=0.0)[None, :]
     if FORMAT == "fp8":
         column_scale = tl.load(weight_scale + expert * D + columns)[:, None]
-    if FORMAT != "plain":
+    if hidden_scale is not None:
         row_scale = tl.load(hidden_scale + rows, mask=live & (width > 0), other=0.0)[None, :]
     if FORMAT == "int4":
         acc = int4_single(
@@ -292,7 +342,7 @@ def down_tile(hidden, hidden_scale, weight, weight_scale, worth, out, order, exp
         acc = single(lines, live, weight, expert, first, width, D, INNER, BM, BN, BK, STAGES, TMA)
     if FORMAT == "fp8":
         acc *= column_scale
-    if FORMAT != "plain":
+    if hidden_scale is not None:
         acc *= row_scale
     target = out + place[:, None].to(tl.int64) * D + columns[None, :]
     result = tl.trans(acc * factor).to(out.dtype.element_ty)

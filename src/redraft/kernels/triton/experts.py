@@ -93,8 +93,8 @@ def experts(
     If `weights` are a share of the experts, rows of the others are undefined, and so are dead ones. `plan` is that of
     `plan_products` for these rows, and its `block_rows` are those of the routing.
 
-    Plain rows go with plain weights and keep their dtype; FP8 and INT4 weights take `Rows8` with a scale per row, and
-    give `dtype`.
+    Plain rows go with plain weights, or with INT4 ones where there are no FP8 products, and keep their dtype. FP8 and
+    INT4 weights take `Rows8` with a scale per row, and give `dtype`.
     """
     return down(gate(x, routing, weights.gate_up, plan, dtype), routing, weights.down, plan, dtype)
 

@@ -26,6 +26,7 @@ from redraft.model.packed.tensor_parallel import shard_config, shard_experts, sh
 from redraft.model.packed.upload import upload
 from redraft.model.packed.vocabulary import Vocabulary, pack_vocabulary
 from redraft.model.packed.weights import SOFT, VOCABULARY, PackedLayer, PackedModel, Shard, products, tensors
+from redraft.model.placement import lacks_fp8
 from redraft.model.quantize import check_format
 from redraft.model.rope import inverse_frequencies
 from redraft.quant.fp8 import quantize_fp8
@@ -47,9 +48,10 @@ def pack(
     of the vocabulary; see `tensor_parallel.py`.
 
     `quantization` "fp8" or "int4" (int4 experts, FP8 attention and dense MLP) is the format of what these quantize;
-    None keeps every weight in its own format, or in FP8 if that is one that no kernel takes. `fp8_vocabulary` keeps the
-    vocabulary in FP8, see the function of this name in `requirements`. Raises `SettingError` for an unknown format;
-    whether a model fits its devices is checked before (`requirements.check_fit`).
+    None keeps every weight in its own format, or in FP8 if that is one that no kernel takes. A GPU without FP8 products
+    has in full what would be in FP8. `fp8_vocabulary` keeps the vocabulary in FP8, see the function of this name in
+    `requirements`. Raises `SettingError` for an unknown format; whether a model fits its devices is checked before
+    (`requirements.check_fit`).
     """
     check_format(quantization)
     enable_peer_access((device, *other_devices))
@@ -147,6 +149,7 @@ class _Packer:
         self, config: ModelConfig, source: Source, device: torch.device, dtype: torch.dtype, quantization: str | None
     ) -> None:
         self.config, self.source, self.device, self.dtype, self.asked = config, source, device, dtype, quantization
+        self.fp8_products = not lacks_fp8(device)
         self.found: set[str] = set()
 
     def model(self, config: ModelConfig, shards: tuple[Shard, ...]) -> PackedModel:
@@ -207,7 +210,7 @@ class _Packer:
     def dense(self, *names: str) -> Matrix:
         """Matrices concatenated along the rows, in the format of dense products."""
         weights = [self.source(name) for name in names]
-        if self._stay_plain(weights):
+        if self._stay_plain(weights) or not self.fp8_products:
             plain = [self._plain(weight) for weight in weights]
             return plain[0] if len(plain) == 1 else torch.cat(plain)
         return join([self._fp8(weight) for weight in weights], torch.cat)
@@ -215,9 +218,9 @@ class _Packer:
     def experts(self, gate_up: str, down: str) -> PackedExperts:
         """Both weights of a layer's experts in one format, made a few experts at a time."""
         weights = [self.source(gate_up), self.source(down)]
-        if self._stay_plain(weights):
-            return PackedExperts(*map(self._plain_experts, weights))
         format = self.asked or ("int4" if all(map(_fits_kernels, weights)) else "fp8")
+        if self._stay_plain(weights) or (format == "fp8" and not self.fp8_products):
+            return PackedExperts(*map(self._plain_experts, weights))
         self.found.add(format)
         return PackedExperts(*(self._quantized_experts(weight, format) for weight in weights))
 

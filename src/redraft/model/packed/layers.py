@@ -24,6 +24,7 @@ from redraft.kernels.triton.residuals import FeedForwardRows
 from redraft.kernels.triton.routing import route_rows
 from redraft.kernels.triton.segments import Segments
 from redraft.model.packed.weights import PackedLayer, PackedModel, Shard
+from redraft.model.placement import lacks_fp8
 
 PREFETCH_BYTES = 8 << 20
 """Bytes of the first plain experts to bring into the L2 cache while the router chooses. On an H200 this saves 0.08 of
@@ -105,7 +106,8 @@ def next_norm(number: int, shard: Shard, xs: Sequence[Tensor]) -> Rows:
 def _formats(shard: Shard, number: int) -> dict[str, bool]:
     """Which of a layer's feed-forward parts read FP8 rows."""
     layer = shard.layers[number]
-    return {"mlp_fp8": takes_fp8(layer.gate_up), "experts_fp8": not isinstance(layer.experts.gate_up, Tensor)}
+    quantized = not isinstance(layer.experts.gate_up, Tensor)
+    return {"mlp_fp8": takes_fp8(layer.gate_up), "experts_fp8": quantized and not lacks_fp8(shard.device)}
 
 
 def _next_takes_fp8(shard: Shard, number: int) -> bool:

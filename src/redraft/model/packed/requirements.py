@@ -47,11 +47,11 @@ def check_fit(
     target, stored = settings.devices[0], {} if checkpoint is None else _formats(checkpoint)
     check_tensor_parallel(config, len(settings.devices))
     quantized = resulting_format(stored, settings.quantization) != "bf16"
-    check_device(target, quantized=quantized)
+    check_device(target, settings.quantization)
     if target.type == "cuda" and (wrong := misfit(config)):
         raise SettingError(f"The model's weights cannot be packed for a GPU: {wrong}.")
     fp8 = fp8_vocabulary(config, settings.vocabulary_dtype, target, quantized=quantized)
-    given: dict[str, Any] = {"stored": stored, "changed": changed}
+    given: dict[str, Any] = {"stored": stored, "changed": changed, "fp8_products": not lacks_fp8(target)}
     if checkpoint is not None:
         given |= {"vision": checkpoint.has_vision, "scales": _more_scales(checkpoint, stored, changed)}
     check_room(config, settings.quantization, settings.devices, **given)
@@ -75,29 +75,31 @@ def misfit(config: ModelConfig) -> str | None:
     return None
 
 
-def check_device(device: torch.device, *, quantized: bool) -> None:
-    """Raise `SettingError` for a CUDA device without bf16 products, or FP8 products where weights are `quantized`."""
+def check_device(device: torch.device, asked: str | None) -> None:
+    """Raise `SettingError` for a CUDA device without bf16 products, or without FP8 products if FP8 is `asked` for."""
     if device.type != "cuda":
         return
     capability = torch.cuda.get_device_capability(device)
-    needed, what = (OLDEST_FP8, "quantized weights need") if quantized else (OLDEST, "Redraft needs")
+    needed, what, instead = OLDEST, "Redraft needs", "device='cpu' runs everywhere"
+    if asked == "fp8" and capability >= OLDEST:
+        needed, what, instead = OLDEST_FP8, "FP8 weights need", "quantization='int4' works here"
     if capability < needed:
         name = torch.cuda.get_device_name(device)
         raise SettingError(
             f"{name} has compute capability {capability[0]}.{capability[1]}; {what} {needed[0]}.{needed[1]} or newer "
-            "(device='cpu' runs everywhere)."
+            f"({instead})."
         )
 
 
 def fp8_vocabulary(config: ModelConfig, name: str, device: torch.device, *, quantized: bool) -> bool:
     """Whether packed weights keep their vocabulary in FP8, from its name in the settings.
 
-    "auto": if weights on a GPU are `quantized` and the vocabulary is a multiple of 16 tokens. "model": never.
+    "auto": if weights on a GPU with FP8 are `quantized` and the vocabulary is a multiple of 16 tokens. "model": never.
     "fp8": always; raises `SettingError` if that is impossible, on a GPU without FP8 or with another vocabulary.
     """
     odd = config.vocab_size % MULTIPLE != 0
     if name == "auto":
-        return quantized and device.type == "cuda" and not odd
+        return quantized and device.type == "cuda" and not odd and not lacks_fp8(device)
     if name == "fp8" and odd:
         raise SettingError(
             f"vocabulary_dtype is 'fp8'; that needs a multiple of {MULTIPLE} tokens, and the model has "
@@ -117,6 +119,7 @@ def check_room(
     vision: bool = False,
     changed: Set[str] = frozenset(),
     scales: int = 0,
+    fp8_products: bool = True,
     free: int | None = None,
 ) -> None:
     """Raise `SettingError` if CUDA devices have too little free memory for the weights in a format and a step.
@@ -125,19 +128,21 @@ def check_room(
 
     `asked` is the requested quantization, `stored` the number formats, by name, of weights that already have one,
     `vision` says whether they include a vision tower, `changed` is that of `check_fit`, and `scales` are the bytes that
-    those of INT4 experts take beyond one for `INT4_GROUP` inputs. The message says how much is missing and which format
-    would fit. `free` bytes default to what the device reports.
+    those of INT4 experts take beyond one for `INT4_GROUP` inputs. Without `fp8_products` everything but INT4 experts is
+    kept in full. The message says how much is missing and which format would fit. `free` bytes default to what the
+    device reports.
     """
     if devices[0].type != "cuda":
         return
     stored = stored or {}
     format = resulting_format(stored, asked)
+    format = format if fp8_products or format != "fp8" else "bf16"
     free = min(torch.cuda.mem_get_info(device)[0] for device in devices) if free is None else free
     more = WORKING_BYTES + (accounting.bytes_in(accounting.vision_parts(config), "bf16") if vision else 0)
     needed: dict[str | None, int] = {
-        name: _weight_bytes(config, name, len(devices)) + more for name in (None, *QUANTIZATIONS)
+        name: _weight_bytes(config, name, len(devices), fp8_products) + more for name in (None, *QUANTIZATIONS)
     }
-    needed[None] += (scales - _saved_bytes(config, stored, changed)) // len(devices)
+    needed[None] += (scales - _saved_bytes(config, stored, changed, fp8_products)) // len(devices)
     needed["int4"] += scales // len(devices)
     if needed[asked] <= free:
         return
@@ -191,14 +196,15 @@ def _more_scales(checkpoint: Checkpoint, stored: Mapping[str, str], changed: Set
     return sum(2 * (sizes[name] // min(group, INT4_GROUP) - sizes[name] // INT4_GROUP) for name, group in kept.items())
 
 
-def _weight_bytes(config: ModelConfig, format: str | None, gpus: int) -> int:
+def _weight_bytes(config: ModelConfig, format: str | None, gpus: int, fp8_products: bool) -> int:
     """Bytes that the text model's weights take on the first of some GPUs that share its layers; None is bf16."""
     formats = accounting.MATRIX_FORMATS[format] if format else {}
+    formats = {kind: name for kind, name in formats.items() if fp8_products or name != "fp8"}
     parts = [(part.bytes_as(formats), gpus if part.name in SHARDED else 1) for part in accounting.text_parts(config)]
     return sum(-(-size // among) for size, among in parts)
 
 
-def _saved_bytes(config: ModelConfig, stored: Mapping[str, str], changed: Set[str]) -> int:
+def _saved_bytes(config: ModelConfig, stored: Mapping[str, str], changed: Set[str], fp8_products: bool) -> int:
     """How many bytes less than in bf16 a model takes whose weights keep the number formats they are stored in.
 
     NVFP4 and UINT4, which no kernel takes, become FP8, and so does INT4 outside of experts, or beside them. Weights of
@@ -211,7 +217,7 @@ def _saved_bytes(config: ModelConfig, stored: Mapping[str, str], changed: Set[st
     saved = 0
     for names in (names for layer in layers for names in layer if kept.issuperset(names)):
         format = "int4" if all(stored[name] == "int4" and ".experts." in name for name in names) else "fp8"
-        for name in names:
+        for name in names if fp8_products or format == "int4" else ():
             *lead, rows, inputs = weights[name].shape
             plain, small = 2 * weights[name].numel(), accounting.matrix_bytes(math.prod(lead) * rows, inputs, format)
             saved += plain - small
