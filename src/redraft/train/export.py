@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 
@@ -81,13 +82,19 @@ def export_model(model: Transformer, folder: Path, *, tokenizer: str, init: str,
     if init:
         begun = Checkpoint(resolve_folder(init))
         saved.vision = load_vision(begun, begun.weight, torch.device("cpu"), torch.bfloat16)
-    save_model(saved, folder)
+    with TemporaryDirectory() as beside:  # to `folder` they move with the weights, when all are written
+        _describe(Path(beside), model, tokenizer=tokenizer, init=init)
+        save_model(saved, folder, like=Path(beside))
+    return folder
+
+
+def _describe(folder: Path, model: Transformer, *, tokenizer: str, init: str) -> None:
+    """Write what a model folder has besides config.json and the weights."""
     write_json(folder / GENERATION, _generation_config(model))
     if init:
         _copy(resolve_folder(init), folder, (GENERATION, *_PROCESSOR_FILES))
     if tokenizer:
         _copy(Path(tokenizer), folder, _TOKENIZER_FILES)
-    return folder
 
 
 def _copy(source: Path, target: Path, names: Sequence[str]) -> None:
