@@ -52,7 +52,7 @@ LAYERS = [
 ]
 ABOVE = {
     "reference": {"config", "diffusion", "model", "settings"},
-    "train": {"config", "diffusion", "errors", "eval", "interruption", "kernels", "model", "quant", "text"},
+    "train": {"config", "diffusion", "errors", "eval", "interruption", "kernels", "model", "outputs", "quant", "text"},
     "eval": {"config", "deciding", "diffusion", "errors", "kernels", "llm", "loading", "model", "quant", "text"},
     "bench": {
         "cache",

@@ -66,6 +66,33 @@ def make_folder(folder: Path | None) -> None:
 
 
 @contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Be the only process that is in here with this folder. Raises `SettingError` if another one is.
+
+    The system releases the lock when a process ends, however it does. Where it cannot be had, nothing is checked.
+    """
+    try:
+        import fcntl
+
+        handle = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):  # Windows, or no folder that could be read
+        yield
+        return
+    try:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SettingError(
+                f"Another process is writing to {str(folder)!r}; wait for it or choose another folder."
+            ) from None
+        except OSError:  # the file system has no locks
+            pass
+        yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
 def staged_folder(folder: Path, *, last: str) -> Iterator[Path]:
     """A temporary folder whose files move to `folder` once all are written, the file `last` after the others.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from redraft.errors import SettingError, TrainingError
 from redraft.model import Transformer
+from redraft.outputs import alone_in
 from redraft.train import curve
 from redraft.train.batch import Batch, in_one_step
 from redraft.train.distributed import World
@@ -170,7 +171,14 @@ class Trainer:
 
     def run(self, *, resume: bool = False) -> TrainingResult:
         """Train until the recipe's steps or its time are over; then write checkpoint, plot and model."""
-        state = self._begin(resume)
+        check_apart(self.recipe)
+        if not resume:
+            self.checkpoint.begin()
+        with alone_in(self.folder) if self.world.is_main else nullcontext():
+            return self._run(resume)
+
+    def _run(self, resume: bool) -> TrainingResult:
+        state = self._resumed() if resume else {}
         with Loader(self.packer, self._indices(), self.recipe.data.workers) as loader:
             batches = iter(loader)
             with self.world.joined(self.device, always=self.run_settings.shard):
@@ -197,12 +205,8 @@ class Trainer:
         ahead = f"{self.total_steps - self.step} steps of {self._tokens_per_step} clean tokens on {self.device}"
         self.reporter.say(f"{ahead}; a report every {self.run_settings.log_every} steps.")
 
-    def _begin(self, resume: bool) -> dict[str, Any]:
-        """Find out where the run stands; returns the state from its checkpoint, empty for a new run."""
-        check_apart(self.recipe)
-        if not resume:
-            self.checkpoint.begin()
-            return {}
+    def _resumed(self) -> dict[str, Any]:
+        """Find out where the run stands; returns the state from its checkpoint."""
         state = self.checkpoint.load()
         self.step = int(state["step"])
         self.batches = int(state.get("batches", self.step))
