@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from redraft.diffusion.corruption import seed_for
 from redraft.errors import SettingError, TrainingError
 from redraft.model import Transformer
 from redraft.outputs import alone_in
@@ -126,7 +127,7 @@ class Trainer:
         """Forward and backward of one batch; its gradients are weighted by `share`."""
         index = self.batches + self.world.rank
         if self.stream.has_dropout:  # it draws from the global generator
-            torch.manual_seed(self.run_settings.seed << 32 | index)
+            torch.manual_seed(seed_for(self.run_settings.seed, index, 2))  # on a CPU only its low half counts
         outcome = self.batch_pass.gradients(batch, self.run_settings.seed, index)
         self.masters.accumulate(share=share)
         self.meters.add(outcome, batch)
