@@ -31,11 +31,13 @@ from redraft.text.prompt import mark_chat
 from redraft.text.strict_json import loads, no_json
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import TURN_END, Tokenizer
+from redraft.text.tools import CHANNEL_CLOSE, CHANNEL_OPEN
 from redraft.train.forms import Conversation, RowError, conversation_of
 from redraft.train.shards import Shard
 
 PROMPT_IDS, ANSWER_IDS = "prompt_ids", "answer_ids"
 _HEADER = re.compile(r"(?:<turn\|>\n?)?<\|turn>model\n")
+_NO_THOUGHT = f"{CHANNEL_OPEN}thought\n{CHANNEL_CLOSE}"
 _BESIDE = {"id", "metadata"}
 _WITH_TOOLS = frozenset({"tools", "thinking"})
 _ALPACA = frozenset({"instruction", "output"})
@@ -174,9 +176,7 @@ def _turns(talk: Conversation, tokenizer: Tokenizer, template: ChatTemplate | No
         mark = partial(mark_chat, template, tokenizer, tools=tools, enable_thinking=thinking)
         prompt, marks = mark(messages[:index])
         whole, spans = mark(messages[: index + 1], add_generation_prompt=False)
-        if not whole.startswith(prompt):
-            raise RowError(_why_not_behind(messages, index))
-        start, stop = _answer(prompt, whole, index)
+        start, stop = _answer(prompt, whole, messages, index)
         inside = [(low - start, high - start) for low, high in spans if start <= low and high <= stop]
         answer = tokenizer.encode_marked(whole[start:stop], inside)
         yield _Piece(tokenizer.encode_marked(prompt, marks), answer, [])
@@ -229,11 +229,17 @@ def _why_not_behind(messages: list[Any], index: int) -> str:
     return f"the chat template does not render messages[{index}] after its prompt"
 
 
-def _answer(prompt: str, whole: str, index: int) -> tuple[int, int]:
-    """Where the text to be written is: the end of the rendering, without the header that the prompt already has."""
-    behind = whole[len(prompt) :]
-    header = _HEADER.match(behind)
-    start = len(prompt) + (header.end() if header else 0)
+def _answer(prompt: str, whole: str, messages: list[Any], index: int) -> tuple[int, int]:
+    """Where the text to be written is: the end of the rendering, without the header that the prompt already has, and
+    without the empty thought that templates may end a prompt with, but do not write in a conversation.
+    """
+    asked = prompt if whole.startswith(prompt) else prompt.removesuffix(_NO_THOUGHT)
+    if not whole.startswith(asked):
+        raise RowError(_why_not_behind(messages, index))
+    if asked != prompt and whole.startswith(CHANNEL_OPEN, len(asked)):
+        raise RowError(f"messages[{index}] has reasoning, and this chat template asks for none; set thinking to true")
+    header = _HEADER.match(whole, len(asked))
+    start = header.end() if header else len(asked)
     if not whole[start:].replace(TURN_END, "").strip():
         raise RowError(f"messages[{index}] is empty")
     return start, len(whole) - whole.endswith(TURN_END + "\n")

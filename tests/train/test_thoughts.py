@@ -1,0 +1,57 @@
+"""Conversations to learn under templates that treat thoughts differently from `tiny`'s."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from redraft.errors import InputError
+from redraft.model.folders import resolve_folder
+from redraft.text.prompt import encode_chat
+from redraft.text.template import ChatTemplate
+from redraft.text.tokenizer import Tokenizer
+from redraft.train.jsonl import Limits, read_jsonl
+
+TINY = resolve_folder("tiny")
+TOKENIZER, TEMPLATE = Tokenizer.from_folder(TINY), ChatTemplate.from_folder(TINY)
+ASKING = TEMPLATE.source.rindex("{{- '<|turn>model\\n' -}}")
+NO_THOUGHT = ChatTemplate(
+    TEMPLATE.source[:ASKING]
+    + "{{- '<|turn>model\\n' -}}{%- if not enable_thinking -%}{{- '<|channel>thought\\n<channel|>' -}}{%- endif -%}"
+    + TEMPLATE.source[ASKING:].removeprefix("{{- '<|turn>model\\n' -}}")
+)
+"""Ends a prompt with an empty thought where none is asked for, as the first published template does."""
+
+
+def learned(path: Path, template: ChatTemplate, **record: object) -> list[tuple[list[int], str]]:
+    """The prompt's ids and the learned text of every document of one line."""
+    path.write_text(json.dumps(record), encoding="utf-8")
+    limits = Limits(tokens=512, canvas=16, canvases=0)
+    shard, _, _ = read_jsonl(path, text=False, tokenizer=TOKENIZER, template=template, limits=limits)
+    ids, cuts = np.split(shard.tokens, shard.offsets[1:-1]), shard.prompt_lengths.tolist()
+    return [(x[:cut].tolist(), TOKENIZER.decode(x[cut:].tolist())) for x, cut in zip(ids, cuts, strict=True)]
+
+
+def said(*turns: str, **last: object) -> list[dict[str, Any]]:
+    messages: list[dict[str, Any]] = [
+        {"role": ("user", "assistant")[i % 2], "content": turn} for i, turn in enumerate(turns)
+    ]
+    return [*messages[:-1], {**messages[-1], **last}]
+
+
+def test_the_empty_thought_that_a_template_asks_with_belongs_to_the_prompt(tmp_path: Path) -> None:
+    talk = said("Hi", "Hello!", "How are you?", "Fine.")
+    first, second = learned(tmp_path / "a.jsonl", NO_THOUGHT, messages=talk)
+    assert first == (encode_chat(NO_THOUGHT, TOKENIZER, talk[:1]), "Hello!<turn|>")
+    assert second == (encode_chat(NO_THOUGHT, TOKENIZER, talk[:3]), "Fine.<turn|>")
+    assert TOKENIZER.decode(second[0]).count("<|channel>thought\n<channel|>") == 1
+
+
+def test_a_thought_is_not_learned_behind_an_empty_one(tmp_path: Path) -> None:
+    talk = said("2+2?", "4", reasoning="Count.")
+    with pytest.raises(InputError, match=r"messages\[1\] has reasoning, and this chat template asks for none"):
+        learned(tmp_path / "a.jsonl", NO_THOUGHT, messages=talk)
+    ((_, answer),) = learned(tmp_path / "a.jsonl", NO_THOUGHT, messages=talk, thinking=True)
+    assert answer == "<|channel>thought\nCount.\n<channel|>4<turn|>"
