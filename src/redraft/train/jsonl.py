@@ -25,7 +25,7 @@ import numpy as np
 
 from redraft.errors import InputError, PromptError, SettingError
 from redraft.text.json_lines import fail, read_objects
-from redraft.text.messages import MESSAGE_KEYS, check_messages
+from redraft.text.messages import MESSAGE_KEYS, REASONING_KEYS, check_messages
 from redraft.text.placing import parts_of
 from redraft.text.prompt import mark_chat
 from redraft.text.strict_json import loads, no_json
@@ -37,7 +37,8 @@ from redraft.train.shards import Shard
 
 PROMPT_IDS, ANSWER_IDS = "prompt_ids", "answer_ids"
 _HEADER = re.compile(r"(?:<turn\|>\n?)?<\|turn>model\n")
-_NO_THOUGHT = f"{CHANNEL_OPEN}thought\n{CHANNEL_CLOSE}"
+_THOUGHT = f"{CHANNEL_OPEN}thought\n"
+_NO_THOUGHT = _THOUGHT + CHANNEL_CLOSE
 _BESIDE = {"id", "metadata"}
 _WITH_TOOLS = frozenset({"tools", "thinking"})
 _ALPACA = frozenset({"instruction", "output"})
@@ -177,6 +178,7 @@ def _turns(talk: Conversation, tokenizer: Tokenizer, template: ChatTemplate | No
         prompt, marks = mark(messages[:index])
         whole, spans = mark(messages[: index + 1], add_generation_prompt=False)
         start, stop = _answer(prompt, whole, messages, index)
+        _check_complete(messages[index], index, whole[start:stop])
         inside = [(low - start, high - start) for low, high in spans if start <= low and high <= stop]
         answer = tokenizer.encode_marked(whole[start:stop], inside)
         yield _Piece(tokenizer.encode_marked(prompt, marks), answer, [])
@@ -217,8 +219,10 @@ def _read_arguments(message: Any, index: int) -> None:
             raise RowError(f"messages[{index}] has a call whose arguments are not a JSON object")
 
 
-def _why_not_behind(messages: list[Any], index: int) -> str:
-    """Why the rendering of messages[index] does not come after that of the messages before it."""
+def _why_not_behind(prompt: str, messages: list[Any], index: int) -> str:
+    """Why the rendering of messages[index] does not come after `prompt`, that of the messages before it."""
+    if prompt.endswith(_THOUGHT) and not any(messages[index].get(key) for key in REASONING_KEYS):
+        return f"messages[{index}] has no reasoning, which this chat template asks for; set thinking to false"
     call = index - 1
     while call > 0 and messages[call]["role"] == "tool":
         call -= 1
@@ -235,7 +239,7 @@ def _answer(prompt: str, whole: str, messages: list[Any], index: int) -> tuple[i
     """
     asked = prompt if whole.startswith(prompt) else prompt.removesuffix(_NO_THOUGHT)
     if not whole.startswith(asked):
-        raise RowError(_why_not_behind(messages, index))
+        raise RowError(_why_not_behind(prompt, messages, index))
     if asked != prompt and whole.startswith(CHANNEL_OPEN, len(asked)):
         raise RowError(f"messages[{index}] has reasoning, and this chat template asks for none; set thinking to true")
     header = _HEADER.match(whole, len(asked))
@@ -243,6 +247,15 @@ def _answer(prompt: str, whole: str, messages: list[Any], index: int) -> tuple[i
     if not whole[start:].replace(TURN_END, "").strip():
         raise RowError(f"messages[{index}] is empty")
     return start, len(whole) - whole.endswith(TURN_END + "\n")
+
+
+def _check_complete(message: Mapping[str, Any], index: int, answer: str) -> None:
+    """Raise `RowError` if the template leaves out text of a message that is to be learned, as some do with thoughts."""
+    texts = [message.get("content"), *(part["text"] for part in parts_of(message))]
+    named = [("content", text) for text in texts] + [("reasoning", message.get(key)) for key in REASONING_KEYS]
+    for name, text in named:
+        if isinstance(text, str) and text.strip() not in answer:
+            raise RowError(f"this chat template leaves out {name} of messages[{index}], which would not be learned")
 
 
 def _ids(record: Mapping[str, Any], name: str, tokenizer: Tokenizer) -> list[int]:
