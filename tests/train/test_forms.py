@@ -197,3 +197,11 @@ def test_a_list_in_one_file_is_named(tmp_path: Path) -> None:
         SettingError, match=r"source chats: .*alpaca\.json' is no shard; of a JSON list make JSON lines"
     ):
         open_sources(data, 16_384, 16)
+
+
+def test_files_that_are_neither_json_lines_nor_shards_are_told_what_json_lines_are_called(tmp_path: Path) -> None:
+    for name in ("chats.txt", "chats.csv", "chats.jsonl.gz"):
+        (tmp_path / name).write_text("{}", encoding="utf-8")
+        settings = SourceSettings(name="chats", kind="chat", share=1.0, path=str(tmp_path / name))
+        with pytest.raises(SettingError, match=rf"source chats: .*{name} is not .*; JSON lines are .* end in \.jsonl"):
+            open_sources(DataSettings(rows=1, tokens=64, canvases=1, sources=(settings,)), 1000, 16)

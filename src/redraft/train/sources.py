@@ -293,7 +293,8 @@ def _read(name: str, path: Path, vocab_size: int) -> Shard:
     try:
         shard = read_shard(path)
     except ShardError as error:
-        raise SettingError(f"source {name}: {error}.") from error
+        more = "" if path.suffix == ".xz" else "; JSON lines are read from files that end in .jsonl"
+        raise SettingError(f"source {name}: {error}{more}.") from error
     _check_vocabulary(name, shard, vocab_size)
     return shard
 
