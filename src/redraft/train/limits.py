@@ -10,8 +10,6 @@ from redraft.interruption import handling
 from redraft.train.distributed import World
 from redraft.train.recipe import RunSettings
 
-_AGREE_EVERY = 8
-"""How often, in steps, several processes agree on whether to stop."""
 _FIT_UNTIL = 0.8
 """The number of steps is fitted to the time until this share of them is done."""
 
@@ -46,13 +44,12 @@ class RunLimits:
             raise KeyboardInterrupt
         self._interrupted = True
 
-    def reached(self, step: int) -> bool:
-        """Whether to stop after step `step`. Every process has to ask after every step."""
+    def reached(self) -> bool:
+        """Whether to stop after this step. Every process has to ask after every step, and waits for the others: after
+        Ctrl-C `torchrun` gives them 30 seconds, in which a checkpoint and an export have to be written too.
+        """
         limit = self._settings.max_seconds
-        late = self._interrupted or (bool(limit) and self.seconds > limit)
-        if self._world.size == 1:
-            return late
-        return step % _AGREE_EVERY == 0 and self._world.any(late)
+        return self._world.any(self._interrupted or (bool(limit) and self.seconds > limit))
 
     @property
     def interrupted(self) -> bool:

@@ -244,7 +244,7 @@ class Trainer:
         while self.step < self.total_steps and not late:
             group = [batch.to(self.device) for batch in islice(batches, self.recipe.data.accumulate)]
             self.losses.add(self.train_step(*group))
-            late = self.limits.reached(self.step)
+            late = self.limits.reached()
             if self._report_due() or late or self.step == self.total_steps:
                 self._report()
             if self._due(settings.curve_every):
