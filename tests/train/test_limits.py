@@ -85,15 +85,25 @@ def test_another_thread_leaves_interrupts_alone() -> None:
     assert seen == [signal.getsignal(signal.SIGINT)]
 
 
-def test_several_processes_agree_after_every_step(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After Ctrl-C `torchrun` kills those that have not ended 30 seconds later, and a step may take a third of that."""
-    run = limits(Pair(size=2), max_seconds=5.0)
-    assert not run.reached()
-    monkeypatch.setattr(Pair, "other_is_late", True)
-    assert run.reached()
+def test_several_processes_agree_once_a_second(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or after every step, if it takes longer: `torchrun` does not wait for many of these."""
+
+    def steps_until_all_stop(run: RunLimits, seconds: float) -> int:
+        for step in range(1, 100):
+            clock.now += seconds
+            if run.reached():
+                return step
+        return 0
+
+    for seconds, steps in ((0.001, 8), (0.4, 2), (0.6, 1), (20.0, 1)):
+        monkeypatch.setattr(Pair, "other_is_late", False)
+        run = limits(Pair(size=2))
+        clock.now += seconds
+        assert not run.reached()  # the first step
+        monkeypatch.setattr(Pair, "other_is_late", True)
+        assert steps_until_all_stop(run, seconds) == steps
     monkeypatch.setattr(Pair, "other_is_late", False)
-    clock.now += 6.0
-    assert run.reached()
+    assert steps_until_all_stop(limits(Pair(size=2), max_seconds=5.0), 6.0) == 1
 
 
 def test_steps_fit_the_time_that_is_left(clock: Clock) -> None:

@@ -10,6 +10,8 @@ from redraft.interruption import handling
 from redraft.train.distributed import World
 from redraft.train.recipe import RunSettings
 
+_MOST_STEPS = 8
+"""The most steps after which several processes agree on whether to stop."""
 _FIT_UNTIL = 0.8
 """The number of steps is fitted to the time until this share of them is done."""
 
@@ -24,6 +26,7 @@ class RunLimits:
         self._settings, self._world = settings, world
         self._started = time.perf_counter()
         self._interrupted = False
+        self._steps, self._agree_after, self._agreed = 0, 1, 0.0
         self.earlier = 0.0
         """Seconds of earlier starts, as far as a checkpoint records them."""
 
@@ -45,11 +48,22 @@ class RunLimits:
         self._interrupted = True
 
     def reached(self) -> bool:
-        """Whether to stop after this step. Every process has to ask after every step, and waits for the others: after
-        Ctrl-C `torchrun` gives them 30 seconds, in which a checkpoint and an export have to be written too.
+        """Whether to stop after this step. Every process has to ask after every step.
+
+        Several agree once a second, and after every step that takes longer: `torchrun` gives them 30 seconds after
+        Ctrl-C, in which a checkpoint and an export have to be written, too. More often would keep GPUs waiting.
         """
         limit = self._settings.max_seconds
-        return self._world.any(self._interrupted or (bool(limit) and self.seconds > limit))
+        late = self._interrupted or (bool(limit) and self.seconds > limit)
+        if self._world.size == 1:
+            return late
+        self._steps += 1  # since they agreed
+        if self._steps < self._agree_after:
+            return False
+        pace = self._world.largest(self.seconds - self._agreed) / self._steps
+        self._agree_after = max(1, int(1 / max(pace, 1 / _MOST_STEPS)))
+        self._steps, self._agreed = 0, self.seconds
+        return self._world.any(late)
 
     @property
     def interrupted(self) -> bool:
