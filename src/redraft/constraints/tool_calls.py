@@ -12,7 +12,7 @@ from typing import Any
 from redraft.constraints.automaton import Budget
 from redraft.constraints.expression import Expression, Mark, alt, repeat, seq, text
 from redraft.constraints.json_schema import check_json, compile_schema
-from redraft.constraints.json_schema.reader import ENFORCED, REFUSED
+from redraft.constraints.json_schema.keywords import ENFORCED, REFUSED
 from redraft.constraints.json_schema.style import CALL
 from redraft.errors import ConstraintError, about
 from redraft.text.messages import check_tools

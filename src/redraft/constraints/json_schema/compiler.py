@@ -7,11 +7,10 @@ ones are left out; rare spellings (`\\u0041`, exponents within bounds) are not u
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from decimal import Decimal, localcontext
-from typing import Any, TypeAlias
+from decimal import Decimal
+from typing import TypeAlias
 
 from redraft.constraints.automaton import Budget, TooManyStatesError, product
 from redraft.constraints.expression import (
@@ -30,25 +29,25 @@ from redraft.constraints.expression import (
 )
 from redraft.constraints.json_schema.items import Items, ways
 from redraft.constraints.json_schema.multiples import common, multiples, places_of
-from redraft.constraints.json_schema.numbers import DIGIT, EXACT, number
-from redraft.constraints.json_schema.patterns import FEW_NAMES, Patterns
+from redraft.constraints.json_schema.numbers import DIGIT, number
+from redraft.constraints.json_schema.patterns import FEW_NAMES
 from redraft.constraints.json_schema.reader import Reader
-from redraft.constraints.json_schema.references import Document
+from redraft.constraints.json_schema.recursion import Recursion
 from redraft.constraints.json_schema.shapes import (
     Array,
     Node,
     Number,
     Object,
-    Raw,
     Shape,
     String,
     Values,
     closed,
     item_of,
+    key_of,
     unequal,
 )
 from redraft.constraints.json_schema.strings import Strings
-from redraft.constraints.json_schema.style import EXACT_COUNT, JSON, Style
+from redraft.constraints.json_schema.style import EXACT_COUNT, Style
 from redraft.constraints.spelling import compile_codes
 from redraft.errors import ConstraintError
 
@@ -56,20 +55,18 @@ MAX_PARTS = 6_000
 """How many schemas of one document are unfolded, including repetitions."""
 MAX_DEPTH = 40
 """How deep schemas may be nested."""
-ENOUGH_STATES = 5_000
-"""An unfolding of at most about this many states is accepted at once; otherwise the next, smaller one is tried."""
-COUNTED_STATES = 10_000
-"""A schema may take about this many states if that lets it keep its limits on numbers of items."""
-ENOUGH_ITEMS = 64
-"""Limits on numbers of items are not lowered below this if there are enough states."""
 _DECLARED_ALONE = "can be enforced only for declared members"
+
+
+class TooLarge(Exception):
+    """The schema unfolds into too many parts; never leaves `compile_schema`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Unfolding:
     """How far a schema is unfolded where it is infinite or its limit is too high.
 
-    recursion  how often a schema may occur inside itself
+    recursion  how often schemas may occur inside themselves, counted together where they contain each other
     anything   the same for a schema that allows everything
     string     characters of a string whose `maxLength` is higher than that
     counted    states that the items of an array with `maxItems`, or the members of an object with `maxProperties`,
@@ -84,93 +81,21 @@ class Unfolding:
     repeated: int = 1
 
 
-UNFOLDINGS = (
-    Unfolding(recursion=2, anything=2, string=2048, counted=1000),
-    Unfolding(recursion=1, anything=1, string=512, counted=400),
-    Unfolding(recursion=1, anything=0, string=256, counted=200),
-    Unfolding(recursion=0, anything=0, string=128, counted=100),
-)
-
-
-def compile_schema(schema: Any, budget: Budget, *, strict: bool, style: Style = JSON, also: Raw = True) -> Expression:
-    """The expression of the JSON texts, or texts in another `style`, that obey a schema (a dict or a bool), and `also`.
-
-    Raises `ConstraintError` naming the keyword that cannot be enforced (with `strict=False` it is left out), and for
-    schemas that allow nothing or are too large.
-    """
-    if not isinstance(schema, Mapping | bool):
-        raise ConstraintError(f"A schema must be an object or a bool, not {type(schema).__name__}.")
-    with localcontext(EXACT):
-        return _compiled(schema, also, budget, strict, style)
-
-
-def _compiled(schema: Raw, also: Raw, budget: Budget, strict: bool, style: Style) -> Expression:
-    """The expression under the first unfolding that is small enough, with limits as high as it has room for."""
-    patterns = Patterns(budget, strict=strict)
-    document, strings = Document(schema, budget), Strings(style, patterns, budget)
-    reader = Reader(document, patterns, budget, strict=strict)
-    for unfolding in UNFOLDINGS:
-        try:
-            compiler = _Compiler(reader, strings, budget, unfolding, style)
-            found = compiler.node((document.root, also))
-        except _TooLarge:
-            continue
-        except TooManyStatesError:
-            if unfolding is UNFOLDINGS[-1]:
-                raise
-            continue
-        if found is NOTHING and unfolding is UNFOLDINGS[0]:
-            far = f", as far as the keyword {reader.narrowed!r} can be enforced" if reader.narrowed else ""
-            raise ConstraintError(compiler.obstacle or f"{compiler.lack or 'The schema allows no JSON at all'}{far}.")
-        if found is not NOTHING and (found.size <= ENOUGH_STATES or unfolding is UNFOLDINGS[-1]):
-            return _counted_on(found, compiler, (document.root, also))
-    raise ConstraintError(f"The schema unfolds into more than {MAX_PARTS} parts; split it.")
-
-
-def _counted_on(found: Expression, compiler: _Compiler, node: Node) -> Expression:
-    """The same expression or a wider one: limits that were lowered are raised again while there are enough states."""
-    while 0 < compiler.lowered < ENOUGH_ITEMS:
-        compiler = compiler.counting_on()
-        try:
-            wider = compiler.node(node)
-        except (_TooLarge, TooManyStatesError):
-            break
-        if wider.size > COUNTED_STATES:
-            break
-        found = wider
-    return found
-
-
-class _TooLarge(Exception):
-    """The schema unfolds into too many parts; never leaves this module."""
-
-
 Key: TypeAlias = tuple[int, ...]
-"""Which schemas a node holds, as negative numbers those that must fail; empty for one that allows everything."""
+"""Which schemas a node holds; empty for one that allows everything."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """An expression that was found before.
+class Compiler:
+    """Writes the nodes of one document."""
 
-    met      the nodes inside it
-    open     which of these were being written around it, and how often; in the same context the expression is the same
-    height   how deep nodes are nested in it
-    """
-
-    met: frozenset[Key]
-    open: frozenset[tuple[Key, int]]
-    height: int
-    expression: Expression
-
-
-class _Compiler:
-    def __init__(self, reader: Reader, strings: Strings, budget: Budget, unfolding: Unfolding, style: Style) -> None:
+    def __init__(
+        self, reader: Reader, strings: Strings, budget: Budget, unfolding: Unfolding, style: Style,
+        recursion: Recursion[Key],
+    ) -> None:  # fmt: skip
         self._reader, self._strings, self._budget = reader, strings, budget
-        self._unfolding, self._style = unfolding, style
-        self._open: Counter[Key] = Counter()
-        self._known: dict[Key, list[_Known]] = {}
-        self._met: list[set[Key]] = [set()]
+        self._unfolding, self._style, self._recursion = unfolding, style, recursion
+        self._group, self._left = -2, 0
+        self._known: dict[tuple[Key, int], tuple[Expression, int]] = {}
         self._inside = list[Node]()
         self._deepest, self._parts = 0, 0
         self._obstacle: tuple[str, Node] = "", ()
@@ -179,54 +104,69 @@ class _Compiler:
         self.lowered = 0
         """The smallest value to which a limit on items or members was lowered; 0 if none was."""
 
-    def counting_on(self) -> _Compiler:
+    def counting_on(self) -> Compiler:
         """A compiler that allows twice as many items or members where the lowest limit was set."""
-        unfolding = replace(self._unfolding, repeated=2 * self.lowered)
-        return _Compiler(self._reader, self._strings, self._budget, unfolding, self._style)
+        return self._with(replace(self._unfolding, repeated=2 * self.lowered))
+
+    def going_on(self) -> Compiler:
+        """A compiler that unfolds further, as nothing was found; raises `ConstraintError` if there is no further."""
+        recursion = self._unfolding.recursion
+        if recursion < len(self._recursion.turns):
+            return self._with(replace(self._unfolding, recursion=2 * recursion + 1))
+        narrowed = self._reader.narrowed
+        far = f", as far as the keyword {narrowed!r} can be enforced" if narrowed else ""
+        raise ConstraintError(self.obstacle or f"{self.lack or 'The schema allows no JSON at all'}{far}.")
+
+    def _with(self, unfolding: Unfolding) -> Compiler:
+        return Compiler(self._reader, self._strings, self._budget, unfolding, self._style, self._recursion)
 
     def node(self, node: Node) -> Expression:
         """Texts that obey all schemas of a node."""
-        node = tuple(map(self._reader.target, node))
-        key = tuple(id(raw) for raw in node if raw is not True and raw != {})
-        self._met[-1].add(key)
-        if self._open[key] > (self._unfolding.recursion if key else self._unfolding.anything):
-            return NOTHING
-        if len(self._inside) >= MAX_DEPTH:
-            self._hindered(f"The schema is nested more than {MAX_DEPTH} levels deep.")
-            return NOTHING
-        known = self._recalled(key) or self._written(key, node)
-        self._met[-1] |= known.met
-        self._deepest = max(self._deepest, len(self._inside) + known.height)
-        return known.expression
+        node = self._reader.plain(node)
+        key, outside = key_of(node), (self._group, self._left)
+        self._enter(key)
+        try:
+            if self._left < 0:
+                return NOTHING
+            if self._group < 0:
+                self._hindered("The schema combines too many schemas that contain themselves.")
+                return NOTHING
+            if len(self._inside) >= MAX_DEPTH:
+                self._hindered(f"The schema is nested more than {MAX_DEPTH} levels deep.")
+                return NOTHING
+            expression, height = self._recalled(key) or self._written(key, node)
+            self._deepest = max(self._deepest, len(self._inside) + height)
+            return expression
+        finally:
+            self._group, self._left = outside
 
-    def _recalled(self, key: Key) -> _Known | None:
-        for known in self._known.get(key, ()):
-            if len(self._inside) + known.height <= MAX_DEPTH and self._around(known.met) == known.open:
-                return known
-        return None
+    def _enter(self, key: Key) -> None:
+        """Count on the way into a node: how many more turns there may be in this group of parts."""
+        group = self._recursion.group.get(key, -1)
+        if group != self._group:
+            self._group = group
+            self._left = 1 + (self._unfolding.recursion if key else self._unfolding.anything)
+        self._left -= key in self._recursion.turns
 
-    def _around(self, met: Set[Key]) -> frozenset[tuple[Key, int]]:
-        return frozenset((key, count) for key, count in self._open.items() if count and key in met)
+    def _recalled(self, key: Key) -> tuple[Expression, int] | None:
+        known = self._known.get((key, self._left))
+        return known if known and len(self._inside) + known[1] <= MAX_DEPTH else None
 
-    def _written(self, key: Key, node: Node) -> _Known:
+    def _written(self, key: Key, node: Node) -> tuple[Expression, int]:
+        """The expression of a node, and how deep nodes are nested in it."""
         self._parts += 1
         if self._parts > MAX_PARTS:
-            raise _TooLarge
+            raise TooLarge
         self._budget.check(0, "The schema")
         outside, self._deepest = self._deepest, len(self._inside)
-        self._met.append(set())
-        self._open[key] += 1
         self._inside.append(node)
         try:
             with self._reader.document.at(node):
                 expression = self._any_of(self._reader.shapes(node))
         finally:
             self._inside.pop()
-            self._open[key] -= 1
-            met = frozenset(self._met.pop())
-        known = _Known(met, self._around(met), self._deepest + 1 - len(self._inside), expression)
+        known = self._known[key, self._left] = expression, self._deepest - len(self._inside)
         self._deepest = max(outside, self._deepest)
-        self._known.setdefault(key, []).append(known)
         return known
 
     @property
@@ -323,18 +263,8 @@ class _Compiler:
                      budget=self._budget)  # fmt: skip
 
     def _item(self, node: Node, others: Node) -> Expression:
-        """Texts that obey `node` and none of `others`; the recursion of `others` is limited like that of any schema."""
-        if not others:
-            return self.node(node)
-        key = tuple(-id(raw) for raw in others)
-        self._met[-1].add(key)
-        if self._open[key] > self._unfolding.recursion:
-            return NOTHING
-        self._open[key] += 1
-        try:
-            return self.node(self._reader.failing(node, others))
-        finally:
-            self._open[key] -= 1
+        """Texts that obey `node` and none of `others`."""
+        return self.node(self._reader.failing(node, others) if others else node)
 
     def _affordable(self, least: int, most: int | None, size: int) -> int | None:
         """How often a part of some size may be written: `most`, or as often as the automaton can afford to count."""
@@ -380,7 +310,7 @@ class _Compiler:
         members = self._members(shape)
         if members is None:
             return NOTHING
-        if members or closed(shape):
+        if members or closed(shape) or self._reader.declares(shape):
             return self._listed(shape, members)
         return self._mapping(shape)
 

@@ -11,6 +11,18 @@ from redraft.constraints.json_schema.numbers import Bounds, RoundedFloat, exact
 from redraft.constraints.json_schema.shapes import Raw
 from redraft.errors import ConstraintError
 
+ENFORCED = frozenset({
+    "type", "enum", "const", "$ref", "allOf", "anyOf", "oneOf", "not", "if", "then", "else",
+    "minLength", "maxLength", "pattern", "format",
+    "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
+    "items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems", "unevaluatedItems",
+    "contains", "minContains", "maxContains",
+    "properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties",
+    "maxProperties", "dependencies", "dependentRequired", "dependentSchemas", "unevaluatedProperties",
+})  # fmt: skip
+"""Keywords that the compiled language obeys; a few of their values are refused, each by name."""
+REFUSED = frozenset({"$dynamicRef", "$recursiveRef", "extends", "disallow", "divisibleBy"})
+"""Keywords that affect validity and cannot be enforced. All others are annotations."""
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
 MAX_DIGITS = 320
 """Digits of an integer in a schema, before or after the point of another number; doubles may have a few more."""

@@ -14,6 +14,8 @@ from redraft.constraints.json_schema.combinations import Combinations
 from redraft.constraints.json_schema.drafts import CONTAINED_SINCE
 from redraft.constraints.json_schema.formats import INTEGER_FORMATS, PATTERNS
 from redraft.constraints.json_schema.keywords import (
+    ENFORCED,
+    REFUSED,
     bound,
     check_schema,
     contains_of,
@@ -54,6 +56,7 @@ from redraft.constraints.json_schema.shapes import (
     distinct_rests,
     fits_number,
     item_of,
+    key_of,
     lowest,
     meet_arrays,
     meet_numbers,
@@ -66,18 +69,6 @@ from redraft.constraints.json_schema.shapes import (
 )
 from redraft.errors import ConstraintError
 
-ENFORCED = frozenset({
-    "type", "enum", "const", "$ref", "allOf", "anyOf", "oneOf", "not", "if", "then", "else",
-    "minLength", "maxLength", "pattern", "format",
-    "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
-    "items", "prefixItems", "additionalItems", "minItems", "maxItems", "uniqueItems", "unevaluatedItems",
-    "contains", "minContains", "maxContains",
-    "properties", "required", "additionalProperties", "patternProperties", "propertyNames", "minProperties",
-    "maxProperties", "dependencies", "dependentRequired", "dependentSchemas", "unevaluatedProperties",
-})  # fmt: skip
-"""Keywords that the compiled language obeys; a few of their values are refused, each by name."""
-REFUSED = frozenset({"$dynamicRef", "$recursiveRef", "extends", "disallow", "divisibleBy"})
-"""Keywords that affect validity and cannot be enforced. All others are annotations."""
 FAIL = "\0fail"
 """An internal keyword: schemas that must all fail."""
 _KINDS: Mapping[type, type[Array | Object]] = {list: Array, Mapping: Object}
@@ -99,13 +90,18 @@ class Reader:
 
     def shapes(self, node: Node) -> list[Shape]:
         """What all schemas of a node allow together; any shape of the list will do."""
-        key = self._combinations.looking, *map(id, node)  # inside a node that is looked into less is found out
+        node = self.plain(node)
+        key = self._combinations.looking, *key_of(node)  # inside a node that is looked into less is found out
         if key not in self._known:
             found: list[Shape] = list(ANYTHING)
             for raw in node:
                 found = self.both(found, self.read(raw))
             self._known[key] = node, found  # with the node, so that its schemas' ids are not reused
         return self._known[key][1]
+
+    def plain(self, node: Node) -> Node:
+        """The same schemas, each once: what references lead to, and none that allows everything."""
+        return distinct(tuple(raw for raw in map(self.target, node) if raw != {}))
 
     def node_of(self, shape: Object, name: str) -> Node:
         """The schemas that a member of this name obeys."""
@@ -121,7 +117,7 @@ class Reader:
 
     def failing(self, node: Node, others: Node) -> Node:
         """What obeys `node` and none of `others`."""
-        key = tuple(map(id, node)), tuple(map(id, others))
+        key = key_of(node), key_of(others)
         if key not in self._failing:
             raw = {FAIL: others} | ({"allOf": list(node)} if node else {})
             self._failing[key] = node, others, raw  # with its parts, whose places in memory are the key
@@ -184,6 +180,10 @@ class Reader:
     def has_required(self, shape: Object) -> bool:
         """Whether each required member has a value, as far as its own schema says."""
         return all(self._may_be(shape, name) for name in shape.required)
+
+    def declares(self, shape: Object) -> bool:
+        """Whether a declared member may occur, as far as its own schema says."""
+        return any(name not in shape.absent and self._may_be(shape, name) for name, _ in shape.properties)
 
     def _may_be(self, shape: Object, name: str) -> bool:
         return (not shape.names or self.fits(name, shape.names)) and bool(self.shapes(self.node_of(shape, name)))

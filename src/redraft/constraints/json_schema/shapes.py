@@ -277,6 +277,11 @@ def distinct(node: Node) -> Node:
     return tuple(found)
 
 
+def key_of(node: Node) -> tuple[int, ...]:
+    """What tells schemas from others, whatever their order."""
+    return tuple(sorted(map(id, node)))
+
+
 def fits_number(value: Any, shape: Number) -> bool:
     """Whether a JSON value is a number that a shape allows."""
     if isinstance(value, bool) or not isinstance(value, int | float):

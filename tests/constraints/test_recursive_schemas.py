@@ -1,0 +1,144 @@
+"""Schemas that contain each other: how far they are unfolded, and that this takes no time."""
+
+import itertools
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from compiled_schemas import check_exact, compiled, written
+from redraft.constraints.automaton import Budget
+from redraft.constraints.json_schema import compile_schema
+from redraft.constraints.json_schema.recursion import Recursion
+
+NODE, OTHER = {"$ref": "#/$defs/node"}, {"$ref": "#/$defs/other"}
+NODES = {"type": "array", "items": NODE}
+
+
+def syntax(count: int, keyword: str) -> dict[str, Any]:
+    """As pydantic writes models of a syntax tree: every member that holds any of the models is a union of its own."""
+    names = [f"T{i}" for i in range(count)]
+
+    def union() -> dict[str, Any]:
+        found = {keyword: [{"$ref": f"#/$defs/{name}"} for name in names]}
+        return found | ({"discriminator": {"propertyName": "kind"}} if keyword == "oneOf" else {})
+
+    def model(name: str) -> dict[str, Any]:
+        members = {"one": union(), "all": {"type": "array", "items": union()}}
+        members = {"value": {"type": "integer"}} if name == "T0" else members
+        kind = {"kind": {"const": name, "type": "string"}}
+        return {"type": "object", "properties": kind | members, "required": ["kind", *members]}
+
+    return {"$defs": {name: model(name) for name in names}, **union()}
+
+
+@pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
+@pytest.mark.parametrize("count", [2, 5, 15])
+def test_unions_of_many_models_compile(keyword: str, count: int) -> None:
+    """A path may lead through all models in any order: there are more of them than could be written."""
+    leaf, last = {"kind": "T0", "value": 1}, f"T{count - 1}"
+    inner = [leaf, {"kind": last, "one": leaf, "all": [leaf, leaf]}, {"kind": "T0"}, {"kind": last, "one": leaf}, 1]
+    values = [*inner, {"kind": last, "one": 1, "all": []}, {"kind": last, "one": leaf, "all": [{"kind": "T"}]}]
+    budget = Budget(seconds=5)
+    compile_schema(syntax(count, keyword), budget, strict=True)
+    check_exact(syntax(count, keyword), values)
+
+
+def test_schemas_that_contain_each_other_are_unfolded_together() -> None:
+    dfa = compiled(syntax(3, "anyOf"))
+    value: Any = {"kind": "T0", "value": 1}
+    for depth, kind in enumerate(("T1", "T2")):
+        value = {"kind": kind, "one": value, "all": []}
+        assert dfa.matches(written(value)), depth
+
+
+def test_a_value_that_needs_more_depth_than_is_written_is_found() -> None:
+    """Each of these schemas may contain itself and the first one, and needs the next one."""
+    steps = {
+        f"n{i}": {"type": "object", "required": ["next"], "additionalProperties": False,
+                  "properties": {"next": {"$ref": f"#/$defs/n{i + 1}"}, "own": {"$ref": f"#/$defs/n{i}"}}}
+        for i in range(7)
+    }  # fmt: skip
+    last = {"type": "object", "properties": {"first": {"$ref": "#/$defs/n0"}}, "additionalProperties": False}
+    value: Any = {}
+    for _ in steps:
+        value = {"next": value}
+    assert compiled({"$defs": steps | {"n7": last}, "$ref": "#/$defs/n0"}).matches(written(value))
+
+
+def test_what_is_not_unfolded_further_has_no_other_members() -> None:
+    """Undeclared members are written only where none are declared, also where those that are declared are cut off."""
+    dfa = compiled({"$defs": {"node": {"type": "object", "properties": {"a": NODE}}}, **NODE})
+    assert dfa.matches(b'{"a":{"a":{}}}')
+    assert not dfa.matches(b'{"a":{"a":{"b":1}}}')
+
+
+def part(dice: random.Random) -> dict[str, Any]:
+    one, other = dice.choice([NODE, OTHER]), dice.choice([NODE, OTHER])
+    return dice.choice([
+        one, {"type": "array", "items": one}, {"type": "object", "additionalProperties": one},
+        {"anyOf": [one, {"type": "null"}]}, {"anyOf": [one, {"type": "array", "items": other}]}, {"type": "integer"},
+    ])  # fmt: skip
+
+
+def member(dice: random.Random) -> dict[str, Any]:
+    names = dice.sample(["a", "b", "c"], dice.randrange(1, 4))
+    closed = {"additionalProperties": False} if dice.random() < 0.5 else {}
+    return {"type": "object", "properties": {name: part(dice) for name in names},
+            "required": dice.sample(names, dice.random() < 0.3), **closed}  # fmt: skip
+
+
+def recursive(dice: random.Random) -> dict[str, Any]:
+    """Unions whose branches share recursive members."""
+    unions = {name: {"anyOf": [member(dice) for _ in range(dice.randrange(2, 5))]} for name in ("node", "other")}
+    for union in unions.values():
+        union |= {"properties": {"a": part(dice)}} if dice.random() < 0.3 else {}
+    return {"$defs": unions, **NODE}
+
+
+def small_values(depth: int) -> Iterator[Any]:
+    yield from (1, None, [], {}, {"z": 1})
+    if depth:
+        inner = list(small_values(depth - 1))
+        yield from ([value] for value in inner)
+        yield from ({name: value} for name in "abc" for value in inner)
+        yield from ({"a": one, "b": other} for one, other in itertools.product(inner[:8], repeat=2))
+
+
+def test_random_recursive_unions_are_written_as_far_as_they_are_valid() -> None:
+    values = [(value, written(value)) for value in small_values(2)]
+    valid = 0
+    for seed in range(16):
+        schema = recursive(random.Random(seed))
+        dfa, judge = compiled(schema), Draft202012Validator(schema)
+        for value, text in values:
+            if dfa.matches(text):
+                valid += 1
+                assert judge.is_valid(value), (seed, value)
+    assert valid > 200
+
+
+def test_every_cycle_has_a_turn() -> None:
+    for seed in range(200):
+        dice = random.Random(seed)
+        count = dice.randrange(1, 12)
+        edges = {i: dice.sample(range(count), dice.randrange(min(count, 3) + 1)) for i in range(count)}
+        found = Recursion(0, edges.__getitem__)
+        reached = {i: reach(edges, i) for i in range(count)}
+        assert set(found.group) == reached[0] | {0}
+        for i, j in itertools.product(found.group, repeat=2):
+            together = i == j or (i in reached[j] and j in reached[i])
+            assert (found.group[i] == found.group[j]) == together
+        straight = {i: [j for j in edges[i] if j not in found.turns] for i in found.group}
+        assert not any(i in reach(straight, i) for i in straight if i not in found.turns)
+
+
+def reach(edges: dict[int, list[int]], start: int) -> set[int]:
+    found, waiting = set[int](), list(edges[start])
+    while waiting:
+        if (here := waiting.pop()) not in found:
+            found.add(here)
+            waiting += edges.get(here, [])
+    return found
