@@ -35,7 +35,7 @@ def syntax(count: int, keyword: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("keyword", ["anyOf", "oneOf"])
-@pytest.mark.parametrize("count", [2, 5, 15])
+@pytest.mark.parametrize("count", [2, 5, 40])
 def test_unions_of_many_models_compile(keyword: str, count: int) -> None:
     """A path may lead through all models in any order: there are more of them than could be written."""
     leaf, last = {"kind": "T0", "value": 1}, f"T{count - 1}"

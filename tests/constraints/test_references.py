@@ -1,5 +1,6 @@
 """What a `$ref` names, in documents with resources of their own: the same as the package `referencing` finds."""
 
+import json
 import random
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -11,6 +12,7 @@ from referencing import Registry
 
 from redraft.constraints import build
 from redraft.constraints.automaton import Budget
+from redraft.constraints.json_schema import parse_number
 from redraft.constraints.json_schema.patterns import Patterns
 from redraft.constraints.json_schema.reader import Reader
 from redraft.constraints.json_schema.references import Document
@@ -111,6 +113,19 @@ def _document(dice: random.Random, draft: str) -> dict[str, Any]:
 
     root = dice.choice([{}, {own: "http://outer/d/root.json"}])
     return {"$schema": draft} | schema(0) | root
+
+
+def test_what_is_written_alike_has_one_copy_and_what_is_not_has_its_own() -> None:
+    """Titles do not tell schemas apart; numbers that Python finds equal do."""
+    text = """{"a": {"enum": [1], "title": "A"}, "b": {"title": "B", "enum": [1]}, "c": {"enum": [1.0]},
+               "d": {"enum": [true]}, "e": {"enum": [0.1]}, "f": {"enum": [0.1000000000000000000001]}}"""
+    members = json.loads(text, parse_float=parse_number)
+    root = Document({"properties": members}, Budget()).root
+    assert isinstance(root, Mapping)
+    copies = root["properties"]
+    assert copies["a"] is copies["b"]
+    assert len({id(copy) for copy in copies.values()}) == 5
+    assert all(copies[name]["enum"] == members[name]["enum"] for name in members)
 
 
 class Told(Mapping[str, Any]):

@@ -6,7 +6,7 @@ resource are written out in full; after that, a reference is unambiguous by itse
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TypeVar
 from urllib.parse import unquote, urljoin
@@ -27,6 +27,8 @@ _PARTS = frozenset({
 """Keywords that contain a schema or a list of them."""
 _DATA = frozenset({"enum", "const", "default", "examples"})
 """Keywords that contain no schemas, whatever they look like."""
+_REMARKS = frozenset({"title", "description", "default", "examples", "$comment", "deprecated", "readOnly", "writeOnly"})
+"""Keywords that do not tell schemas apart."""
 _Key = TypeVar("_Key", str, tuple[str, str])
 _ANCHORS = ("$anchor", "$dynamicAnchor")
 
@@ -52,6 +54,8 @@ class Document:
         self._base = self._place(root, "")[0]
         self._resources: dict[str, Any] = {}
         self._anchors: dict[tuple[str, str], Any] = {}
+        self._equal: dict[Hashable, Any] = {}
+        self._numbers: dict[int, int] = {}
         self.root: Raw = self._read(schema, self._base)
         self._resources[""] = self._resources[own] = self._resources[self._base] = self.root
 
@@ -100,6 +104,7 @@ class Document:
     def _read(self, raw: Any, base: str, known: bool = True) -> Any:
         """A copy of what stands where a schema may, with the references of embedded resources written out in full.
 
+        Equal schemas have one copy, so what many places say alike is read once, and recursion through any is seen.
         Inside keywords that are not `known`, schemas are also found by their names, if no other one has the name.
         """
         if isinstance(raw, list):
@@ -108,12 +113,29 @@ class Document:
             return raw
         outer, (base, anchor) = base, self._place(raw, base)
         found = {key: self._member(key, value, base, known) for key, value in raw.items()}
+        found = self._one_copy(found) if known else found
         if base != outer:
             _name(self._resources, base, found, known)
         for name in (anchor, *(raw.get(key) for key in _ANCHORS)):
             if name and isinstance(name, str):
                 _name(self._anchors, (base, name), found, known)
         return found
+
+    def _one_copy(self, found: dict[str, Any]) -> dict[str, Any]:
+        told = tuple((name, self._told(value)) for name, value in found.items() if name not in _REMARKS)
+        found = self._equal.setdefault(told, found)
+        self._numbers.setdefault(id(found), len(self._numbers))
+        return found
+
+    def _told(self, value: Any) -> Hashable:
+        """Equal things for equal JSON, written alike, in which other schemas have their copies."""
+        if id(value) in self._numbers:
+            return self._numbers[id(value)]
+        if isinstance(value, Mapping):
+            return Mapping, *((name, self._told(part)) for name, part in value.items())
+        if isinstance(value, list | tuple):
+            return list, *map(self._told, value)
+        return type(value), repr(value), getattr(value, "text", "")
 
     def _place(self, raw: Mapping[str, Any], base: str) -> tuple[str, str]:
         """The URI of the resource a schema belongs to, and the anchor that older drafts write as an id."""
