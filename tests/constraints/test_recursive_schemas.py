@@ -68,11 +68,12 @@ def test_a_value_that_needs_more_depth_than_is_written_is_found() -> None:
     assert compiled({"$defs": steps | {"n7": last}, "$ref": "#/$defs/n0"}).matches(written(value))
 
 
-def test_what_is_not_unfolded_further_has_no_other_members() -> None:
-    """Undeclared members are written only where none are declared, also where those that are declared are cut off."""
-    dfa = compiled({"$defs": {"node": {"type": "object", "properties": {"a": NODE}}}, **NODE})
-    assert dfa.matches(b'{"a":{"a":{}}}')
-    assert not dfa.matches(b'{"a":{"a":{"b":1}}}')
+def test_one_place_where_all_recursion_passes_is_counted() -> None:
+    """A node that is also in a list, and a list that is also elsewhere, do not use up the depth twice."""
+    either = {"anyOf": [NODE, NODES, {"type": "null"}]}
+    dfa = compiled({"$defs": {"node": {"type": "object", "properties": {"child": either}}}, **NODE})
+    assert dfa.matches(b'{"child":[{"child":[{"child":null}]}]}')
+    assert dfa.matches(b'{"child":{"child":[{"child":null}]}}')
 
 
 def part(dice: random.Random) -> dict[str, Any]:
@@ -99,11 +100,11 @@ def recursive(dice: random.Random) -> dict[str, Any]:
 
 
 def small_values(depth: int) -> Iterator[Any]:
-    yield from (1, None, [], {}, {"z": 1})
+    yield from (1, None, [], {}, {"z": 1}, {"child": 1})
     if depth:
         inner = list(small_values(depth - 1))
         yield from ([value] for value in inner)
-        yield from ({name: value} for name in "abc" for value in inner)
+        yield from ({name: value} for name in ("a", "b", "c", "child") for value in inner)
         yield from ({"a": one, "b": other} for one, other in itertools.product(inner[:8], repeat=2))
 
 
@@ -125,9 +126,9 @@ def test_every_cycle_has_a_turn() -> None:
         dice = random.Random(seed)
         count = dice.randrange(1, 12)
         edges = {i: dice.sample(range(count), dice.randrange(min(count, 3) + 1)) for i in range(count)}
-        found = Recursion(0, edges.__getitem__)
+        found = Recursion(edges)
         reached = {i: reach(edges, i) for i in range(count)}
-        assert set(found.group) == reached[0] | {0}
+        assert set(found.group) == set(edges)
         for i, j in itertools.product(found.group, repeat=2):
             together = i == j or (i in reached[j] and j in reached[i])
             assert (found.group[i] == found.group[j]) == together

@@ -310,7 +310,7 @@ class Compiler:
         members = self._members(shape)
         if members is None:
             return NOTHING
-        if members or closed(shape) or self._reader.declares(shape):
+        if members or closed(shape):
             return self._listed(shape, members)
         return self._mapping(shape)
 

@@ -2,52 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping
 from typing import Generic, TypeVar
 
 Part = TypeVar("Part", bound=Hashable)
 
 
 class Recursion(Generic[Part]):
-    """The strongly connected components of what can be reached from `root`, by Tarjan's algorithm.
+    """Which parts contain each other, of those that `inside` names; others inside of them do not count.
 
     group  parts that occur inside each other share a number
-    turns  at least one part of every cycle
+    turns  few parts, of which at least one is on every cycle
     """
 
-    def __init__(self, root: Part, inside: Callable[[Part], Iterable[Part]]) -> None:
-        self.group: dict[Part, int] = {}
-        self.turns: set[Part] = set()
-        self._order, self._lowest = {root: 0}, {root: 0}
-        path, waiting = [(root, iter(inside(root)))], [root]
-        begun = {root}
-        while path:
-            part, rest = path[-1]
-            after = next((other for other in rest if self._is_new(part, other, begun)), None)
-            if after is not None:
-                self._order[after] = self._lowest[after] = len(self._order)
-                path.append((after, iter(inside(after))))
-                waiting.append(after)
-                begun.add(after)
+    def __init__(self, inside: Mapping[Part, Iterable[Part]]) -> None:
+        waiting = components(inside)
+        self.group = {part: number for number, parts in enumerate(waiting) for part in parts}
+        self.turns = set[Part]()
+        while waiting:
+            parts = {part: dict.fromkeys(inside[part]) for part in waiting.pop()}
+            within = {part: [other for other in others if other in parts] for part, others in parts.items()}
+            arriving = Counter(other for others in within.values() for other in others)
+            if not arriving:
                 continue
-            path.pop()
-            begun.remove(part)
-            if path:
-                self._reaches(path[-1][0], self._lowest[part])
-            if self._lowest[part] == self._order[part]:
-                place = waiting.index(part)
-                self.group.update(dict.fromkeys(waiting[place:], self._order[part]))
-                del waiting[place:]
+            turn = max(within, key=lambda part: (part in within[part], len(within[part]) * arriving[part]))
+            self.turns.add(turn)
+            del within[turn]
+            waiting += components(within)
 
-    def _is_new(self, part: Part, other: Part, begun: set[Part]) -> bool:
-        """Whether `other`, which is inside `part`, has not been met yet."""
-        if other not in self._order:
-            return True
-        if other in begun:
-            self.turns.add(other)
-        if other not in self.group:
-            self._reaches(part, self._order[other])
-        return False
 
-    def _reaches(self, part: Part, order: int) -> None:
-        self._lowest[part] = min(self._lowest[part], order)
+def components(inside: Mapping[Part, Iterable[Part]]) -> list[list[Part]]:
+    """The strongly connected components, by Tarjan's algorithm; in each, parts come in the order they are met in."""
+    order: dict[Part, int] = {}
+    lowest: dict[Part, int] = {}
+    waiting, found, done = list[Part](), list[list[Part]](), set[Part]()
+    for first in inside:
+        path = [] if first in order else [first]
+        rest = {part: iter(inside[part]) for part in path}
+        while path:
+            part = path[-1]
+            if part not in order:
+                order[part] = lowest[part] = len(order)
+                waiting.append(part)
+            for other in rest[part]:
+                if other in inside and other not in order:
+                    path.append(other)
+                    rest[other] = iter(inside[other])
+                    break
+                if other in order and other not in done:
+                    lowest[part] = min(lowest[part], lowest[other])
+            else:
+                path.pop()
+                if path:
+                    lowest[path[-1]] = min(lowest[path[-1]], lowest[part])
+                if lowest[part] == order[part]:
+                    place = waiting.index(part)
+                    found.append(waiting[place:])
+                    done.update(waiting[place:])
+                    del waiting[place:]
+    return found

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from decimal import localcontext
 from typing import Any
 
@@ -100,7 +101,7 @@ class _Outline(Compiler):
     """Finds out which nodes are inside each other, without writing them."""
 
     def __init__(self, reader: Reader, strings: Strings, budget: Budget, style: Style) -> None:
-        super().__init__(reader, strings, budget, UNFOLDINGS[0], style, Recursion((), lambda _: ()))
+        super().__init__(reader, strings, budget, UNFOLDINGS[0], style, Recursion({}))
         self._nodes = dict[Key, Node]()
         self._found = list[Key]()
         self._joint = 0
@@ -114,8 +115,7 @@ class _Outline(Compiler):
             if key not in inside and (len(key) < 2 or self._joint < MAX_JOINT):
                 inside[key] = self._parts_of(key)
                 waiting += inside[key]
-        root = next(iter(inside))
-        return Recursion(root, lambda key: [part for part in inside[key] if part in inside])
+        return Recursion(inside)
 
     def node(self, node: Node) -> Expression:
         node = self._reader.plain(node)
@@ -129,19 +129,18 @@ class _Outline(Compiler):
         """The nodes inside of one. What cannot be enforced there is told when it is written."""
         self._budget.check(0, "The schema")
         self._found, self._inside = [], [self._nodes[key]]
-        try:
+        with _unless_too_long():
             shapes = self._reader.shapes(self._nodes[key])
             self._joint += len(shapes) if len(key) > 1 else 0
-            self._any_of(shapes)
-        except ConstraintError as error:
-            if isinstance(error, BudgetError) and not isinstance(error, TooManyStatesError):
-                raise
+            for shape in shapes:
+                with _unless_too_long():
+                    self._shape(shape)
         return self._found
 
     def _object(self, shape: Object) -> Expression:
         self._members(shape)
-        if not closed(shape) and not self._reader.declares(shape):
-            self._mapping(shape)
+        if not closed(shape):
+            self._entries(shape)
         return _PLACE
 
     def _string(self, shape: String) -> Expression:
@@ -155,3 +154,16 @@ class _Outline(Compiler):
 
     def _name(self, shape: Object, like: tuple[str, ...], unlike: tuple[str, ...], taken: list[str]) -> Expression:
         return _PLACE
+
+
+@contextmanager
+def _unless_too_long() -> Iterator[None]:
+    """Leaves errors to the writing of what they are about, except that there is no time left."""
+    try:
+        yield
+    except TooManyStatesError:
+        pass
+    except BudgetError:
+        raise
+    except ConstraintError:
+        pass
