@@ -12,6 +12,7 @@ from compiled_schemas import check_exact, compiled, written
 from redraft.constraints.automaton import Budget
 from redraft.constraints.json_schema import compile_schema
 from redraft.constraints.json_schema.recursion import Recursion
+from redraft.constraints.spelling import compile_bytes
 
 NODE, OTHER = {"$ref": "#/$defs/node"}, {"$ref": "#/$defs/other"}
 NODES = {"type": "array", "items": NODE}
@@ -119,6 +120,29 @@ def test_random_recursive_unions_are_written_as_far_as_they_are_valid() -> None:
                 valid += 1
                 assert judge.is_valid(value), (seed, value)
     assert valid > 200
+
+
+@pytest.mark.parametrize("extra", [{}, {"additionalProperties": False}, {"required": ["child"]}])
+@pytest.mark.parametrize("leaf", [{"type": "integer"}, {"type": "object", "required": ["value"]}])
+def test_one_of_branches_whose_member_is_a_node_or_a_list_of_nodes(leaf: Any, extra: dict[str, Any]) -> None:
+    """What fails such a schema contains itself, too: it is the same at every level."""
+    branches = [
+        {"type": "object", "properties": {"child": child, "next": NODE}, **extra} for child in (NODE, NODES)
+    ]  # fmt: skip
+    schema = {"$defs": {"node": {"oneOf": [*branches, leaf]}}, **NODE}
+    found = compile_schema(schema, Budget(seconds=5), strict=True)
+    dfa, judge = compile_bytes(found, Budget()), Draft202012Validator(schema)
+    end: Any = 1 if leaf == {"type": "integer"} else {"value": 1}
+    for child in (end, [end], []):
+        if judge.is_valid({"child": child}):
+            assert dfa.matches(written({"child": child}))
+    for value in small_values(2):
+        if dfa.matches(written(value)):
+            assert judge.is_valid(value), value
+    nested = ({"child": one, "next": other} for one, other in itertools.product(small_values(1), repeat=2))
+    for value in nested:
+        if dfa.matches(written(value)):
+            assert judge.is_valid(value), value
 
 
 def test_every_cycle_has_a_turn() -> None:

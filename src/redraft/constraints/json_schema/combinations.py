@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 from redraft.constraints.json_schema.keywords import list_of, mapping_of, names_of, schema_of
-from redraft.constraints.json_schema.negation import EXCLUDE, Negation, negation, possible_kinds
+from redraft.constraints.json_schema.negation import EXCLUDE, Inner, Negation, negation, possible_kinds
 from redraft.constraints.json_schema.references import Document
 from redraft.constraints.json_schema.shapes import (
     Array,
@@ -44,6 +44,8 @@ class Combinations:
     def __init__(self, reader: Reader, document: Document) -> None:
         self._reader, self._document = reader, document
         self._negations: dict[int, tuple[Raw, Negation]] = {}
+        self._opposites: dict[int, int] = {}
+        self._doubtful: dict[int, bool] = {}
         self.looking = False
         """Whether a node is being read only to find out whether anything obeys it; those inside it are not then."""
 
@@ -69,15 +71,55 @@ class Combinations:
         found = shapes
         close = [raw for raw in others if not all(self._told_apart(shape, raw) for shape in shapes)]
         negated = [(raw, self._negation(raw)) for raw in close]  # of recursive schemas it may be large
-        for raw, other in sorted(negated, key=lambda pair: bool(pair[1].partial)):  # complete negations first
+        for raw, other in sorted(negated, key=lambda pair: bool(self._partial(pair[1]))):  # complete negations first
             found = self._unlike_one(keyword, found, raw, other)
         return found
 
+    def failing(self, raw: Raw) -> Raw:
+        """What fails a schema of a member or an item, always the same object."""
+        found = self._negation(raw).any_of
+        self._opposites[id(found)] = id(raw)
+        return found
+
+    def contradict(self, node: Node) -> bool:
+        """Whether one schema of a node is what fails another."""
+        known = {*map(id, node)}
+        return any(self._opposites.get(raw) in known for raw in known)
+
     def _negation(self, raw: Raw) -> Negation:
         """What fails `raw`, made once: in recursive schemas it comes again and again, and is known by its place."""
+        raw = self._reader.target(raw)
         if id(raw) not in self._negations:
             self._negations[id(raw)] = raw, negation(raw, self._document)
         return self._negations[id(raw)][1]
+
+    def _partial(self, other: Negation, shape: Shape | None = None) -> Set[str]:
+        """The types of which some instance, of a shape if one is given, may fail a schema but not obey its negation."""
+        inner = [one for one in other.inner if shape is None or not self._demands(shape, one)]
+        return other.partial.union(one.kind for one in inner if self._may_be_partial(one.schema))
+
+    def _demands(self, shape: Shape, inner: Inner) -> bool:
+        """Whether a shape's parts obey a schema because it names the same one."""
+        nodes = [()]
+        if isinstance(shape, Object) and isinstance(inner.place, str):
+            nodes = [self._reader.node_of(shape, inner.place)]
+        elif isinstance(shape, Array) and not isinstance(inner.place, str):
+            nodes = self._places(shape, *inner.place)
+        asked = self._reader.target(inner.schema)
+        return all(any(raw is asked for raw in self._reader.plain(node)) for node in nodes)
+
+    def _may_be_partial(self, raw: Raw) -> bool:
+        """Whether the negation of a schema, or of one that is reached through its members and items, is partial."""
+        if id(raw) not in self._doubtful:
+            met, waiting, partial = {id(raw)}, [raw], False
+            while waiting and not partial:
+                other = self._negation(waiting.pop())
+                partial = bool(other.partial)
+                new = {id(inner.schema): inner.schema for inner in other.inner if id(inner.schema) not in met}
+                met |= new.keys()
+                waiting += new.values()
+            self._doubtful[id(raw)] = partial
+        return self._doubtful[id(raw)]
 
     def _unlike_one(self, keyword: str, shapes: list[Shape], raw: Raw, other: Negation) -> list[Shape]:
         told_apart = [self._told_apart(shape, raw) for shape in shapes]
@@ -91,11 +133,12 @@ class Combinations:
         left = {kind for part in parts for shape in part for kind in kinds(shape)}
         found: list[Shape] = []
         for shape, part in zip(shapes, parts, strict=True):
-            if part != [shape] and (kinds(shape) & other.partial or len(part) == MOST_PARTS):
+            partial = self._partial(other, shape)
+            if part != [shape] and (kinds(shape) & partial or len(part) == MOST_PARTS):
                 self._reader.narrowed = keyword
             lost = [
                 kind for kind in sorted(kinds(shape) - left)
-                if not self._obeys(shape, kind, raw, other)
+                if not self._obeys(shape, kind, raw, partial)
                 or any(kind in kinds(part) for part in self._parts(shape, others, named=False))
             ]  # fmt: skip
             if lost:
@@ -144,11 +187,11 @@ class Combinations:
                 found = listed if found is None else found & listed
         return None if found is None else found - excluded
 
-    def _obeys(self, shape: Shape, kind: str, raw: Raw, other: Negation) -> bool:
+    def _obeys(self, shape: Shape, kind: str, raw: Raw, partial: Set[str]) -> bool:
         """Whether all values of one type that a shape allows obey `raw`, if its negation leaves none of them."""
         if isinstance(shape, Values):
             return all(self._reader.fits(value, (raw,)) for value in shape.values if kind_of(value) == kind)
-        return kind not in other.partial
+        return kind not in partial
 
     def _parts(self, shape: Shape, others: list[list[Shape]], *, named: bool = True) -> list[Shape]:
         """The parts of a shape that obey one of `others`; unless `named`, also with members whose names are unknown."""

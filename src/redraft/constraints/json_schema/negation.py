@@ -8,7 +8,7 @@ with a zero character.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations
 from typing import Any, TypeAlias
@@ -33,6 +33,8 @@ from redraft.constraints.json_schema.shapes import KINDS, Raw, Some, kind_of
 ABSENT, EXCLUDE, UNLIKE, SOME, FRACTION = "\0absent", "\0exclude", "\0unlike", "\0some", "\0fraction"
 """Members that may not occur; scalars that may not occur; a pattern that may not match; a `Some` that the items must
 meet; a number that must not be an integer."""
+FAILS = "\0fails"
+"""A schema of a member or an item that must fail. What fails it is worked out when it is read: it may be recursive."""
 
 MAX_DEPTH = 6
 MOST_PAIRS = 3
@@ -42,14 +44,25 @@ _NOTHING: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
+class Inner:
+    """A schema of the member called `place`, or of the items from one place up to but not including another."""
+
+    kind: str
+    place: str | tuple[int, int | None]
+    schema: Raw
+
+
+@dataclass(frozen=True)
 class Negation:
     """Schemas whose instances all fail another one.
 
     partial  the types of which some instance may fail that other schema without obeying any of these
+    inner    parts that may fail a schema of their own, of which too much may be left out as well
     """
 
     schemas: tuple[Raw, ...] = ()
     partial: frozenset[str] = _NOTHING
+    inner: tuple[Inner, ...] = ()
 
     @cached_property
     def any_of(self) -> Raw:
@@ -68,7 +81,8 @@ def negation(raw: Raw, document: Document, depth: int = 0) -> Negation:
     keywords = sorted(counts, key=lambda name: (name not in ("type", "enum", "const"), name))
     with document.at((raw,)):
         found = _either(_of_keyword(counts, keyword, document, depth + 1) for keyword in keywords)
-        return Negation(found.schemas, found.partial & _kinds_named(counts))  # every other type fails by its type
+        kinds = _kinds_named(counts)  # every other type fails by its type
+        return Negation(found.schemas, found.partial & kinds, tuple(one for one in found.inner if one.kind in kinds))
 
 
 def _of_keyword(raw: Mapping[str, Any], keyword: str, document: Document, depth: int) -> Negation:
@@ -104,15 +118,15 @@ def _either(parts: Iterable[Negation]) -> Negation:
     return Negation(
         tuple(schema for part in found for schema in part.schemas),
         _NOTHING.union(*(part.partial for part in found)),
+        tuple(inner for part in found for inner in part.inner),
     )
 
 
 def _all(parts: Sequence[Negation]) -> Negation:
     """What fails all of several schemas."""
-    partial = _NOTHING.union(*(part.partial for part in parts))
-    if not all(part.schemas for part in parts):
-        return Negation(partial=partial)
-    return Negation(({"allOf": [part.any_of for part in parts]},), partial)
+    either = _either(parts)
+    schemas: tuple[Raw, ...] = ({"allOf": [part.any_of for part in parts]},) if all(p.schemas for p in parts) else ()
+    return replace(either, schemas=schemas)
 
 
 def _kinds_named(raw: Mapping[str, Any]) -> frozenset[str]:
@@ -158,8 +172,8 @@ def _one_of(raw: Mapping[str, Any], document: Document, depth: int) -> Negation:
         if (both := possible_kinds(one, document, depth) & possible_kinds(other, document, depth))
     ]  # fmt: skip
     if len(pairs) > MOST_PAIRS:
-        return Negation(none.schemas, none.partial.union(*(both for _, both in pairs)))
-    return Negation((*none.schemas, *(pair for pair, _ in pairs)), none.partial)
+        return replace(none, partial=none.partial.union(*(both for _, both in pairs)))
+    return replace(none, schemas=(*none.schemas, *(pair for pair, _ in pairs)))
 
 
 def _all_of(raw: Mapping[str, Any], document: Document, depth: int) -> Negation:
@@ -185,7 +199,7 @@ def _conditional(raw: Mapping[str, Any], document: Document, depth: int) -> Nega
 
 def _properties(raw: Mapping[str, Any], document: Document, depth: int) -> Negation:
     return _either(
-        _within("object", negation(schema, document, depth), lambda other, name=name: _member(name, other))
+        _within(Inner("object", name, schema), lambda other, name=name: _member(name, other))
         for name, schema in mapping_of(raw, "properties").items()
     )
 
@@ -198,7 +212,7 @@ def _items(raw: Mapping[str, Any], document: Document, depth: int) -> Negation:
     prefix, rest, _ = items_of(raw)
     places = [(i, i + 1, schema) for i, schema in enumerate(prefix)] + [(len(prefix), None, rest)]
     return _either(
-        _within("array", negation(schema, document, depth), lambda other, start=start, stop=stop: {
+        _within(Inner("array", (start, stop), schema), lambda other, start=start, stop=stop: {
             "type": "array", SOME: Some(node=(other,), start=start, stop=stop)})
         for start, stop, schema in places
     )  # fmt: skip
@@ -212,14 +226,15 @@ def _contains(raw: Mapping[str, Any], document: Document, depth: int) -> Negatio
         found.append({"type": "array", SOME: Some(node=(schema,), least=0, most=least - 1)})
     if most is not None:
         found.append({"type": "array", SOME: Some(node=(schema,), least=most + 1)})
-    partial = least and negation(schema, document, depth).partial
-    return Negation(tuple(found), frozenset({"array"}) if partial else _NOTHING)
+    return Negation(tuple(found), inner=(Inner("array", (0, None), schema),) if least else ())
 
 
-def _within(kind: str, inner: Negation, written: Callable[[Raw], Raw]) -> Negation:
+def _within(inner: Inner, written: Callable[[Raw], Raw]) -> Negation:
     """The negation of a schema for a part of an object or array."""
-    partial = frozenset({kind}) if inner.partial else _NOTHING
-    return Negation((written(inner.any_of),) if inner.schemas else (), partial)
+    check_schema(inner.schema)
+    if inner.schema is True or inner.schema == {}:
+        return Negation()
+    return Negation((written({FAILS: inner.schema}),), inner=(inner,))
 
 
 def _dependent_required(raw: Mapping[str, Any], keyword: str) -> list[Raw]:
@@ -231,10 +246,9 @@ def _dependent_required(raw: Mapping[str, Any], keyword: str) -> list[Raw]:
 
 def _dependent_schemas(raw: Mapping[str, Any], document: Document, depth: int) -> Negation:
     return _either(
-        _within("object", negation(schema, document, depth),
-                lambda other, name=name: {"type": "object", "required": [name], "allOf": [other]})
+        _all([Negation(({"type": "object", "required": [name]},)), negation(schema, document, depth)])
         for name, schema in mapping_of(raw, "dependentSchemas").items()
-    )  # fmt: skip
+    )
 
 
 def _max_properties(raw: Mapping[str, Any], document: Document, depth: int) -> Negation:

@@ -32,7 +32,7 @@ from redraft.constraints.json_schema.keywords import (
     text_of,
     types_of,
 )
-from redraft.constraints.json_schema.negation import ABSENT, EXCLUDE, FRACTION, SOME, UNLIKE
+from redraft.constraints.json_schema.negation import ABSENT, EXCLUDE, FAILS, FRACTION, SOME, UNLIKE
 from redraft.constraints.json_schema.numbers import Bounds
 from redraft.constraints.json_schema.patterns import Patterns
 from redraft.constraints.json_schema.references import Document
@@ -93,7 +93,7 @@ class Reader:
         node = self.plain(node)
         key = self._combinations.looking, *key_of(node)  # inside a node that is looked into less is found out
         if key not in self._known:
-            found: list[Shape] = list(ANYTHING)
+            found: list[Shape] = [] if self._combinations.contradict(node) else list(ANYTHING)
             for raw in node:
                 found = self.both(found, self.read(raw))
             self._known[key] = node, found  # with the node, so that its schemas' ids are not reused
@@ -181,10 +181,6 @@ class Reader:
         """Whether each required member has a value, as far as its own schema says."""
         return all(self._may_be(shape, name) for name in shape.required)
 
-    def declares(self, shape: Object) -> bool:
-        """Whether a declared member may occur, as far as its own schema says."""
-        return any(name not in shape.absent and self._may_be(shape, name) for name, _ in shape.properties)
-
     def _may_be(self, shape: Object, name: str) -> bool:
         return (not shape.names or self.fits(name, shape.names)) and bool(self.shapes(self.node_of(shape, name)))
 
@@ -269,6 +265,8 @@ class Reader:
             shapes = self._combinations.unlike("not", shapes, [raw["not"]])
         if FAIL in raw:
             shapes = self._combinations.unlike("contains", shapes, raw[FAIL])
+        if FAILS in raw:
+            shapes = self.both(shapes, self.read(self.target(raw)))
         if "if" in raw:
             shapes = self._combinations.conditional(shapes, raw)
         shapes = self._dependent(raw, shapes)
@@ -340,9 +338,11 @@ class Reader:
         return shapes
 
     def target(self, raw: Raw) -> Raw:
-        """What a schema that is only a reference refers to; any other schema itself."""
+        """What a schema that is only a reference, or names what it fails, stands for; any other schema itself."""
         for _ in range(MAX_DEPTH):
             counts = self.document.obeyed(raw)
+            if isinstance(counts, Mapping) and FAILS in counts:
+                return self._combinations.failing(self.target(counts[FAILS]))
             if not isinstance(counts, Mapping) or "$ref" not in counts or len((ENFORCED | REFUSED) & counts.keys()) > 1:
                 break
             with self.document.at((raw,)):
