@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from redraft.checks import MAX_NUMBER
 from redraft.serve.shapes.chat import ChatRequest
 from redraft.serve.shapes.completions import CompletionRequest
 from redraft.serve.shapes.messages import CountRequest, MessagesRequest
@@ -158,8 +159,9 @@ def test_fields_that_contradict_each_other(shape: type[Any], given: dict[str, An
         (ChatRequest, "n", 1, 128),
         (ChatRequest, "temperature", 0, 2),
         (ChatRequest, "seed", 0, 2**63 - 1),
-        (ChatRequest, "steps", 1, 10_000),
-        (ChatRequest, "stability_threshold", 0, 10_000),
+        (ChatRequest, "steps", 1, MAX_NUMBER),  # as everywhere
+        (ChatRequest, "schedule_steps", 1, MAX_NUMBER),
+        (ChatRequest, "stability_threshold", 0, MAX_NUMBER),
         (CompletionRequest, "logprobs", 0, 20),
         (DecisionRequest, "reads", 1, 64),
         (DecisionRequest, "sure", 0, 1),

@@ -164,13 +164,13 @@ class Sampling(Shape):
     """How a canvas is denoised. None means the model's default."""
 
     preset: str | None = None
-    steps: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    steps: Annotated[int, Field(ge=1, le=MAX_NUMBER)] | None = None
     entropy_bound: float | None = None
     t_max: float | None = None
     t_min: float | None = None
-    schedule_steps: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    schedule_steps: Annotated[int, Field(ge=1, le=MAX_NUMBER)] | None = None
     stretch_schedule: bool | None = None
-    stability_threshold: Annotated[int, Field(ge=0, le=10_000)] | None = None
+    stability_threshold: Annotated[int, Field(ge=0, le=MAX_NUMBER)] | None = None
     confidence_threshold: float | None = None
     canvas_length: int | None = None
 
