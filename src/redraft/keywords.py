@@ -70,7 +70,7 @@ class FillKeywords(TextKeywords, total=False):
 class EditKeywords(TextKeywords, total=False):
     """Those of `LLM.edit`, and of `LLM.next_edit`, which refuses constraints and `on_progress`."""
 
-    strength: float
+    strength: float | None
     on_record: OnRecord | None
     on_progress: OnProgress | None
 
@@ -79,10 +79,10 @@ class DecideKeywords(TypedDict, total=False):
     """Those of `LLM.decide`."""
 
     template: str | None
-    ends: bool
+    ends: bool | None
     tools: Sequence[Mapping[str, Any]] | None
-    calibrate: bool
-    temperature: float
-    sure: float
-    reads: int
-    seed: int
+    calibrate: bool | None
+    temperature: float | None
+    sure: float | None
+    reads: int | None
+    seed: int | None

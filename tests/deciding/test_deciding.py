@@ -14,6 +14,7 @@ from redraft.deciding.read import branch_logprobs, rows_of
 from redraft.diffusion.prefill import prefill
 from redraft.errors import PromptError, SettingError
 from redraft.interruption import interruptible
+from redraft.keywords import DecideKeywords
 from redraft.llm import LLM
 
 CHOICES = ["yes", "no", "not at all", "I do not know"]
@@ -154,6 +155,11 @@ def test_temperature_flattens(llm: LLM) -> None:
     sharp, flat = (llm.decide("Is it?", CHOICES, temperature=t, reads=1) for t in (0.5, 5.0))
     assert sharp.choice == flat.choice
     assert sharp.confidence > flat.confidence
+
+
+def test_what_is_none_is_not_given(llm: LLM) -> None:
+    names = DecideKeywords.__optional_keys__
+    assert llm.decide("Is it?", CHOICES, **dict.fromkeys(names)) == llm.decide("Is it?", CHOICES)  # type: ignore[call-overload]
 
 
 def test_a_fitted_temperature_undoes_overconfidence() -> None:

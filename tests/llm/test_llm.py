@@ -13,6 +13,7 @@ import torch
 import redraft
 from redraft.engine.settings import EngineSettings
 from redraft.errors import ConstraintError, PromptError, SettingError
+from redraft.keywords import EditKeywords
 from redraft.llm import LLM
 from redraft.settings import GENERATION_PRESETS, GenerationSettings, resolve_settings, settings_from_dict
 
@@ -33,6 +34,15 @@ def test_a_result_adds_up(llm: LLM) -> None:
     assert result.stats.forwards == sum(result.stats.steps), "a commit shares the forward of a step"
     assert result.stats.tokens == len(result.token_ids)
     assert result.finish_reason in ("stop", "length")
+
+
+def test_what_is_none_is_not_given(llm: LLM) -> None:
+    nothing: dict[str, Any] = dict.fromkeys(EditKeywords.__optional_keys__)
+    results = [llm.edit("a b c", (2, 3), **settings).to_dict() for settings in (nothing, {})]
+    assert results[0] | {"seconds": 0} == results[1] | {"seconds": 0}
+    llm.next_edit("a\n", 0, [], **nothing)
+    with pytest.raises(SettingError, match="Unknown setting 'tone'"):
+        llm.next_edit("a\n", 0, [], tone=None)  # type: ignore[call-arg]
 
 
 def test_the_stream_is_the_answer(llm: LLM) -> None:

@@ -7,12 +7,12 @@ import pytest
 from pydantic import ValidationError
 
 from redraft.checks import MAX_NUMBER
-from redraft.serve.shapes.chat import ChatRequest
+from redraft.serve.shapes.chat import ChatRequest, StreamOptions
 from redraft.serve.shapes.completions import CompletionRequest
 from redraft.serve.shapes.messages import CountRequest, MessagesRequest
-from redraft.serve.shapes.own import DraftsRequest
+from redraft.serve.shapes.own import DetokenizeRequest, DraftsRequest, TokenizeRequest
 from redraft.serve.shapes.responses import ResponsesRequest
-from redraft.serve.shapes.two_sided import DecisionRequest, FillRequest
+from redraft.serve.shapes.two_sided import DecisionRequest, EditRequest, FillRequest, NextEditRequest
 
 HELLO: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Hello!"}]}
 TOOLS = [{"type": "function", "function": {"name": name}} for name in ("f", "g", "h")]
@@ -176,6 +176,27 @@ def test_numbers_have_bounds_that_they_may_reach(shape: type[Any], field: str, l
         else:
             with pytest.raises(ValidationError, match=field):
                 shape.model_validate(asked)
+
+
+@pytest.mark.parametrize(
+    ("shape", "given"),
+    [
+        *[(shape, HELLO) for shape in (ChatRequest, DraftsRequest)],
+        (MessagesRequest, HELLO | {"max_tokens": 1}),
+        (ResponsesRequest, {"model": "m", "input": "Hello!"}),
+        (CompletionRequest, {"model": "m", "prompt": "a"}),
+        (FillRequest, {"model": "m", "text": "a"}),
+        (EditRequest, {"model": "m", "text": "a", "span": [0, 1]}),
+        (NextEditRequest, {"model": "m", "text": "a", "cursor": 0}),
+        (DecisionRequest, {"model": "m", "question": "q", "choices": ["a"]}),
+        (TokenizeRequest, {"text": "a"}),
+        (DetokenizeRequest, {"tokens": [1]}),
+        (StreamOptions, {}),
+    ],
+)
+def test_what_is_null_is_not_given(shape: type[Any], given: dict[str, Any]) -> None:
+    fields = {field.alias or name for name, field in shape.model_fields.items() if not field.is_required()}
+    assert shape.model_validate(given | dict.fromkeys(fields - given.keys())) == shape.model_validate(given)
 
 
 def a_call(**more: Any) -> dict[str, Any]:

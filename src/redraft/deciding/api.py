@@ -36,7 +36,7 @@ READS = 4
 class Rule:
     """How to read: see `decide`."""
 
-    calibrate: bool
+    calibrate: bool = False
     temperature: float = 1.0
     sure: float = SURE
     reads: int = READS
@@ -65,13 +65,13 @@ def decide(
     choices: Choices,
     *,
     template: str | None = None,
-    ends: bool = True,
+    ends: bool | None = True,
     tools: Tools = None,
-    calibrate: bool = False,
-    temperature: float = 1.0,
-    sure: float = SURE,
-    reads: int = READS,
-    seed: int = 0,
+    calibrate: bool | None = False,
+    temperature: float | None = 1.0,
+    sure: float | None = SURE,
+    reads: int | None = READS,
+    seed: int | None = 0,
     **unknown: object,
 ) -> Decision | list[Decision]:
     """Choose for one question, or for each of several (a list of strings, chats or lists of token ids).
@@ -83,14 +83,15 @@ def decide(
                  all questions that share it
     temperature  divides the log-odds; see `redraft.deciding.fit_temperature`
     sure, reads  read slots below the probability `sure` again, up to `reads` times in all
-    Raises `PromptError` and `SettingError` before any compute.
+    One that is None is not given. Raises `PromptError` and `SettingError` before any compute.
     """
     parameters = signature(decide).parameters.items()
     check_names(unknown, [name for name, what in parameters if what.kind is what.KEYWORD_ONLY])
-    rule = Rule(calibrate=calibrate, temperature=temperature, sure=sure, reads=reads, seed=seed)
-    form = Form.of(choices, template, ends=ends)
+    given = {"calibrate": calibrate, "temperature": temperature, "sure": sure, "reads": reads, "seed": seed}
+    rule = Rule(**{name: value for name, value in given.items() if value is not None})
+    form = Form.of(choices, template, ends=True if ends is None else ends)
     questions, several = split_questions(question)
-    bare = [content_free(each) for each in questions] if calibrate else []
+    bare = [content_free(each) for each in questions] if rule.calibrate else []
     if None in bare:
         raise SettingError("calibrate needs a question that is a str or a chat with a user message.", "calibrate")
     to_read = [*questions, *(each for each in bare if each is not None)]

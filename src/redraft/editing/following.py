@@ -22,7 +22,7 @@ from typing import Any
 from redraft.checks import plain
 from redraft.diffusion.causal import causal_scores
 from redraft.diffusion.prefill import prefill
-from redraft.editing.api import Editor, edit
+from redraft.editing.api import EDIT_SETTINGS, Editor, edit
 from redraft.editing.drafts import draft_probabilities
 from redraft.editing.reading import EditingLLM, as_read
 from redraft.editing.result import EditResult
@@ -102,6 +102,7 @@ def next_edit(
         raise SettingError(
             f"next_edit cannot take {min(constraints)}; it chooses the new text itself.", min(constraints)
         )
+    keywords = {name: value for name, value in keywords.items() if value is not None or name not in EDIT_SETTINGS}
     check_keywords(keywords, NEXT_EDIT_SETTINGS)
     Editor.of(llm, None, **keywords)  # refuses what an edit would, even if none results
     found, passes = _repeat(llm, text, cursor, pairs)

@@ -38,7 +38,7 @@ def usage_of(read: int, written: int, cached: int) -> dict[str, Any]:
 
 
 def extras(
-    finished: Finished, settings: GenerationSettings, tokenizer: Tokenizer, *, confidence: bool
+    finished: Finished, settings: GenerationSettings, tokenizer: Tokenizer, *, confidence: bool | None
 ) -> dict[str, Any]:
     """What Redraft adds to a choice: the seed that repeats it, how it ended, its cost, and how sure the model was."""
     more: dict[str, Any] = {"seed": settings.seed, "ending": finished.finish_reason}

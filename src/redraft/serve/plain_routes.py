@@ -129,7 +129,7 @@ def _model(service: Service, name: str) -> dict[str, Any]:
 def _tokens(planner: Planner, body: TokenizeRequest) -> Json:
     if body.text is not None:
         with about("text"):
-            tokens = planner.llm.tokenizer.encode(body.text, special=body.special)
+            tokens = planner.llm.tokenizer.encode(body.text, special=bool(body.special))
     else:
         assert body.messages is not None, "the shape has one of the two"
         tokens = planner.read_long_chat([message.model_dump(exclude_none=True) for message in body.messages]).ids

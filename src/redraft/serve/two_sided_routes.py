@@ -56,7 +56,7 @@ async def edits(request: Request, body: EditRequest) -> Response:
 async def next_edit(request: Request, body: NextEditRequest) -> Response:
     """Propose the next edit, or none (`edit` is null)."""
     planner = _planner(request, body.model)
-    recent = [(edit.old, edit.new) for edit in body.recent]
+    recent = [(edit.old, edit.new) for edit in body.recent or ()]
     settings = _without_none({"max_tokens": body.max_tokens, "seed": body.seed})
     work = functools.partial(planner.llm.next_edit, body.text, body.cursor, recent, **body.settings(), **settings)
     texts = {"text": body.text}
@@ -138,7 +138,7 @@ def _check_questions(planner: Planner, body: DecisionRequest, asked: Any) -> Non
     """Refuse questions that, together with their choices, have more tokens than a prompt may have."""
     options = body.options()
     with about("choices" if body.template is None else "template"):
-        form = Form.of(body.choices, body.template, ends=body.ends)
+        form = Form.of(body.choices, body.template, ends=body.ends is not False)
     questions, several = split_questions(asked)
     for index, question in enumerate(questions):
         place = f"question[{index}]" if several else "question"

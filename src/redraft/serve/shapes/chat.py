@@ -224,7 +224,7 @@ class ResponseFormat(Shape):
 class StreamOptions(Shape):
     """`include_usage` adds a final chunk with the usage."""
 
-    include_usage: bool = False
+    include_usage: bool | None = None
     include_obfuscation: Annotated[bool | None, only(False)] = None
 
 
@@ -243,7 +243,7 @@ class Streamed(Shape):
     @property
     def wants_usage(self) -> bool:
         """Whether the stream ends with its usage."""
-        return self.stream_options is not None and self.stream_options.include_usage
+        return self.stream_options is not None and bool(self.stream_options.include_usage)
 
 
 class TemplateSettings(Shape):
@@ -274,7 +274,9 @@ class ChatRequest(Streamed, Caller, Settings, Constraints, TokenSampling):
     reasoning_effort: Annotated[str | None, only("none", "high")] = None
     thinking: bool | None = None
     chat_template_kwargs: TemplateSettings | None = None
-    confidence: Annotated[bool, Field(description="Return each token's entropy and the step it settled at.")] = False
+    confidence: Annotated[bool | None, Field(description="Return each token's entropy and the step it settled at.")] = (
+        None
+    )
     metadata: Annotated[dict[str, str] | None, Field(description="For stored answers; none is stored.")] = None
     # Settings of other engines that Redraft lacks: it accepts the values that describe what happens anyway.
     store: Annotated[bool | None, only(False)] = None

@@ -40,7 +40,7 @@ class CompletionRequest(Streamed, Settings, Constraints, TokenSampling):
     stop: Stop | None = None
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     echo: bool | None = None
-    confidence: bool = False
+    confidence: bool | None = None
     user: Annotated[str, Field(max_length=512)] | None = None
 
     @model_validator(mode="after")

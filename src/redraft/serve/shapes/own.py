@@ -16,7 +16,7 @@ class TokenizeRequest(Shape):
     model: str | None = None
     text: str | None = None
     messages: Annotated[Items[Message], Field(min_length=1)] | None = None
-    special: Annotated[bool, Field(description="Read strings such as <|turn> as special tokens.")] = False
+    special: Annotated[bool | None, Field(description="Read strings such as <|turn> as special tokens.")] = None
 
     @model_validator(mode="after")
     def _one(self) -> TokenizeRequest:
@@ -30,7 +30,7 @@ class DetokenizeRequest(Shape):
 
     model: str | None = None
     tokens: Items[int] | Items[Items[int]]
-    pieces: Annotated[bool, Field(description="Also return the text of every token.")] = False
+    pieces: Annotated[bool | None, Field(description="Also return the text of every token.")] = None
 
 
 class DraftsRequest(ChatRequest):

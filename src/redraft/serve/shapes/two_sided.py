@@ -69,7 +69,9 @@ class EditRequest(Drafted):
     text: str
     span: Annotated[Items[int], Field(min_length=2, max_length=2)]
     instruction: str | None = None
-    strength: Annotated[float, Field(ge=0, le=1, description="Least share of the span that begins as noise.")] = 0.0
+    strength: Annotated[
+        float | None, Field(ge=0, le=1, description="Least share of the span that begins as noise.")
+    ] = None
     max_tokens: Tokens | None = None
     seed: Seed | None = None
 
@@ -87,7 +89,7 @@ class NextEditRequest(Sampling):
     model: str
     text: str
     cursor: Annotated[int, Field(ge=0)]
-    recent: Annotated[Items[RecentEdit], Field(max_length=128, default_factory=list)]
+    recent: Annotated[Items[RecentEdit], Field(max_length=128)] | None = None
     max_tokens: Tokens | None = None
     seed: Seed | None = None
 
@@ -107,13 +109,13 @@ class DecisionRequest(Shape):
         ]
     )
     template: str | None = None
-    ends: bool = True
+    ends: bool | None = None
     tools: Items[Tool] | None = None
-    calibrate: bool = False
-    temperature: Annotated[float, Field(gt=0)] = 1.0
+    calibrate: bool | None = None
+    temperature: Annotated[float, Field(gt=0)] | None = None
     sure: Annotated[float, Field(ge=0, le=1)] | None = None
     reads: Annotated[int, Field(ge=1, le=64)] | None = None
-    seed: Seed = 0
+    seed: Seed | None = None
 
     @model_validator(mode="after")
     def _one(self) -> DecisionRequest:
