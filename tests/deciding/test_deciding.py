@@ -12,7 +12,7 @@ from redraft.deciding.calibration import calibrated
 from redraft.deciding.form import Form
 from redraft.deciding.read import branch_logprobs, rows_of
 from redraft.diffusion.prefill import prefill
-from redraft.errors import PromptError, SettingError
+from redraft.errors import TOO_LONG, PromptError, SettingError
 from redraft.interruption import interruptible
 from redraft.keywords import DecideKeywords
 from redraft.llm import LLM
@@ -200,6 +200,15 @@ def test_a_fitted_temperature_undoes_overconfidence() -> None:
 def test_bad_input(llm: LLM, question: object, settings: dict, error: type[Exception], sentence: str) -> None:
     with pytest.raises(error, match=sentence):
         llm.decide(question, CHOICES, **settings)  # type: ignore[call-overload]
+
+
+def test_of_several_questions_the_one_at_fault_is_named(llm: LLM) -> None:
+    cases = {"": r"^question\[1\]: The question is empty", "\ud800": r"^question\[1\] holds", "w " * 5000: "do not fit"}
+    for question, sentence in cases.items():
+        with pytest.raises(PromptError, match=sentence) as caught:
+            llm.decide(["Is it?", question], CHOICES)
+        assert caught.value.field == "question[1]"
+    assert caught.value.code == TOO_LONG
 
 
 def test_an_answer_that_is_too_long_with_some_choices_is_refused_before_any_compute(

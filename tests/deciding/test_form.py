@@ -86,6 +86,7 @@ def test_probabilities_of_all_choices_sum_to_one(found: set[tuple[int, ...]], ra
         ("ab", None, "at least two choices"),
         (["a", ""], None, "non-empty strings"),
         ({1: ["a", "b"], "c": ["a", "b"]}, "{c}", "choices has the slot 1; a slot's name must be a string"),
+        ({"a b": ["a", "b"]}, None, "choices has the slot 'a b'; a slot's name must be"),
         (["a", 1], None, "non-empty strings"),
         (["a", "a"], None, "the same choice twice"),
         (["a", "b"], "no slot", "no slot"),
@@ -96,7 +97,7 @@ def test_probabilities_of_all_choices_sum_to_one(found: set[tuple[int, ...]], ra
         (["a", "b"], "{}", "nothing more"),
         (["a", "b"], "{choice", "cannot be read"),
         ({"x": ["a", "b"]}, "{x} {y}", "choices are given for 'x'"),
-        ({}, None, "no slot"),
+        ({}, None, "choices has no slot"),
     ],
 )
 def test_what_is_no_form(choices: object, template: str | None, sentence: str) -> None:

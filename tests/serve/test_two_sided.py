@@ -222,6 +222,7 @@ def test_a_client_that_leaves_behind_a_long_filling_leaves_its_place(llm: LLM, s
         ("/v1/fill", {"prefix": "a", "suffix": "\ud800"}, "suffix holds", "suffix"),
         ("/v1/completions", {"prompt": "a", "suffix": "\ud800"}, "suffix holds", "suffix"),
         ("/v1/decisions", {"question": ["q", ""], "choices": ["a", "b"]}, "empty", "question[1]"),
+        ("/v1/decisions", {"question": "q", "choices": {"a b": ["c", "d"]}}, "the slot 'a b'", "choices"),
     ],
 )  # fmt: skip
 def test_bad_requests_are_400(
@@ -231,3 +232,22 @@ def test_bad_requests_are_400(
     assert answer.status_code == 400, answer.text
     assert said in answer.json()["error"]["message"]
     assert answer.json()["error"]["param"] == param
+
+
+LONG = "word " * 5000
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("/v1/decisions", {"question": LONG, "choices": ["a", "b"]}, "question"),
+        ("/v1/decisions", {"question": ["q", LONG], "choices": ["a", "b"]}, "question[1]"),
+        ("/v1/decisions", {"messages": [{"role": "user", "content": LONG}], "choices": ["a", "b"]}, "messages"),
+        ("/v1/edits", {"text": "abc", "span": [0, 1], "instruction": LONG}, None),
+    ],
+)
+def test_what_is_too_long_has_the_code_that_says_so(
+    http: httpx.Client, path: str, body: dict[str, object], param: str | None
+) -> None:
+    error = http.post(path, json={"model": "random"} | body).json()["error"]
+    assert (error["code"], error["param"]) == ("context_length_exceeded", param), error

@@ -7,7 +7,8 @@ with different noise, and the probabilities of all reads are averaged.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from inspect import signature
 from typing import Any, overload
@@ -19,7 +20,7 @@ from redraft.deciding.form import Form
 from redraft.deciding.read import BranchRow, branch_logprobs, choice_logprobs, rows_of
 from redraft.deciding.result import Decision, Reading
 from redraft.diffusion.prefill import held_at_once, prefill
-from redraft.errors import NotFiniteError, PromptError, SettingError, about
+from redraft.errors import TOO_LONG, InputError, NotFiniteError, PromptError, SettingError, about
 from redraft.interruption import check_interrupted
 from redraft.text.placing import EncodedPrompt
 
@@ -94,35 +95,57 @@ def decide(
     bare = [content_free(each) for each in questions] if rule.calibrate else []
     if None in bare:
         raise SettingError("calibrate needs a question that is a str or a chat with a user message.", "calibrate")
-    to_read = [*questions, *(each for each in bare if each is not None)]
-    with about("question"):
-        prompts = [read_question(llm, each, form, tools) for each in to_read]
+    prompts: list[EncodedPrompt] = []
+    for index, each in enumerate([*questions, *(each for each in bare if each is not None)]):
+        with _about_question(index, len(questions)):
+            prompts.append(read_question(llm, each, form, tools))
     decisions = _decide(llm, form, prompts, len(questions), rule)
     return decisions if several else decisions[0]
 
 
+@contextmanager
+def _about_question(index: int, count: int) -> Iterator[None]:
+    """Errors raised inside say which of several questions is at fault; after the last one they begin anew."""
+    try:
+        with about("question"):
+            yield
+    except InputError as error:
+        if count > 1:
+            place, sentence = f"question[{index % count}]", str(error)
+            begun = sentence.startswith("question ")
+            error.args = (place + sentence.removeprefix("question") if begun else f"{place}: {sentence}",)
+            error.field = place if error.field == "question" else error.field
+        raise
+
+
 def _decide(llm: DecidingLLM, form: Form, prompts: list[EncodedPrompt], count: int, rule: Rule) -> list[Decision]:
     """Decisions on the first `count` prompts; the others, if any, are the same questions without content."""
-    model, longest = llm.model, max(map(len, prompts))
-    _check_room(llm, form, longest)
-    at_once = held_at_once(model, longest, each=len(prompts) // count)
+    longest = max(range(len(prompts)), key=lambda index: len(prompts[index]))
+    most = _most_tokens(llm, form)
+    if len(prompts[longest]) > most:
+        with _about_question(longest, count):
+            raise PromptError(
+                f"A question of {len(prompts[longest])} tokens and its answer do not fit the context of "
+                f"{llm.model.config.max_position_embeddings}.",
+                code=TOO_LONG,
+            )
+    at_once = held_at_once(llm.model, len(prompts[longest]), each=len(prompts) // count)
     decisions: list[Decision] = []
     for batch in (slice(first, first + at_once) for first in range(0, count, at_once)):
         decisions += _decide_together(llm, form, prompts[:count][batch], prompts[count:][batch], rule)
     return decisions
 
 
-def _check_room(llm: DecidingLLM, form: Form, longest: int) -> None:
-    """If the answer fits after the longest choices of the earlier slots, it fits after all."""
-    context = llm.model.config.max_position_embeddings
+def _most_tokens(llm: DecidingLLM, form: Form) -> int:
+    """The most tokens of a question: if the answer fits after the longest choices of earlier slots, it always does."""
     values: list[str] = []
+    canvases: list[int] = []
     for choices in form.choices:
         check_interrupted()
         rows, _ = _rows(llm, form, tuple(values))
-        if longest + len(rows[0].canvas) > context:
-            sentence = f"A question of {longest} tokens and its answer do not fit the context of {context}."
-            raise PromptError(sentence, "question")
+        canvases.append(len(rows[0].canvas))
         values.append(max(choices, key=lambda choice: len(llm.tokenizer.encode(choice, special=False))))
+    return llm.model.config.max_position_embeddings - max(canvases)
 
 
 def _rows(llm: DecidingLLM, form: Form, values: tuple[str, ...]) -> tuple[list[BranchRow], int]:

@@ -42,8 +42,11 @@ class Form:
         if not isinstance(ends, bool):
             raise SettingError(f"ends is {ends!r}; it must be True or False.", "ends")
         slots = choices if isinstance(choices, Mapping) else {CHOICE: choices}
-        if wrong := [name for name in slots if not isinstance(name, str)]:
-            raise SettingError(f"choices has the slot {wrong[0]!r}; a slot's name must be a string.", "choices")
+        if not slots:
+            raise SettingError("choices has no slot; give the choices of each by its name.", "choices")
+        if wrong := [name for name in slots if not (isinstance(name, str) and name.isidentifier())]:
+            sentence = "a slot's name must be a string of letters, digits and underscores that begins with no digit."
+            raise SettingError(f"choices has the slot {wrong[0]!r}; {sentence}", "choices")
         if template is None:
             template = "\n".join(f"{name}: {{{name}}}" for name in slots) if slots is choices else f"{{{CHOICE}}}"
         elif isinstance(template, str):

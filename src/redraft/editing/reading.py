@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from redraft.editing.spans import Span
-from redraft.errors import PromptError, SettingError
+from redraft.errors import TOO_LONG, PromptError, SettingError
 from redraft.filling.api import FillingLLM
 from redraft.text.edit_request import edit_request
 from redraft.text.line_ends import with_newlines
@@ -58,6 +58,7 @@ def _request(llm: EditingLLM, instruction: str, text: str, span: Span, room: int
             return ids
         if not shown:
             raise PromptError(
-                f"The instruction and the span have {len(ids)} tokens; they do not fit the context of {context}."
+                f"The instruction and the span have {len(ids)} tokens; they do not fit the context of {context}.",
+                code=TOO_LONG,
             )
         shown //= 2

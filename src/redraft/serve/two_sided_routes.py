@@ -124,8 +124,7 @@ async def _stream(
 async def _done(request: Request, body: _Body, check: Callable[[], None], work: Callable[[], Any]) -> dict[str, Any]:
     """What the work comes to, once it is done."""
     service = service_of(request)
-    names = body.constraint_names if isinstance(body, Constrained) else dict[str, str]
-    with rename_fields(names):
+    with rename_fields(body.names if isinstance(body, Constrained | DecisionRequest) else dict[str, str]):
         result = await service.work(check, work, size=request_cost(request, body))
     several = isinstance(result, list)
     content = {"decisions": [decision.to_dict() for decision in result]} if several else result.to_dict()

@@ -22,6 +22,10 @@ class Constrained(Sampling, Constraints):
         """Return settings and constraints as `LLM.fill` and `LLM.edit` take them."""
         return self.settings() | self.constraints()
 
+    def names(self) -> dict[str, str]:
+        """Map the engine's names of settings to this request's where they differ."""
+        return self.constraint_names()
+
     @model_validator(mode="after")
     def _no_pins(self) -> Self:
         if self.pins is not None:
@@ -128,6 +132,10 @@ class DecisionRequest(Shape):
         if self.messages is None:
             return self.question
         return [message.model_dump(exclude_none=True) for message in self.messages]
+
+    def names(self) -> dict[str, str]:
+        """Map the engine's names of settings to this request's where they differ."""
+        return {} if self.messages is None else {"question": "messages"}
 
     def options(self) -> dict[str, Any]:
         """Return the other arguments of `LLM.decide`."""
