@@ -100,3 +100,5 @@ def test_constraints_among_keywords() -> None:
     assert constraints_of({"regex": "a", "steps": 3, "choices": None}) == {"regex": "a"}
     assert constraints_of({"json_schema": False, "strict": False}) == {"json_schema": False, "strict": False}
     assert constraints_of({"strict": False, "json_object": False}) == {}
+    with pytest.raises(ConstraintError, match="strict is 'no'; it must be True or False"):
+        constraints_of({"strict": "no"})

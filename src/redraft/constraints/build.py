@@ -216,7 +216,8 @@ def _check_text(name: str, value: Any) -> None:
         raise ConstraintError(f"{name} must be a string, not {type(value).__name__}.")
 
 
-def _check_flag(name: str, value: Any) -> None:
+def check_flag(name: str, value: Any) -> None:
+    """Raise `ConstraintError` for what is neither True nor False."""
     if not isinstance(value, bool):
         raise ConstraintError(f"{name} is {value!r}; it must be True or False.")
 
@@ -226,7 +227,7 @@ def _unchecked(name: str, value: Any) -> None:
 
 
 _CHECKS: dict[Any, Callable[[str, Any], None]] = {
-    bool: _check_flag,
+    bool: check_flag,
     str | None: _check_text,
     Sequence[str] | None: _check_texts,
     Mapping[int, str] | None: _check_pins,

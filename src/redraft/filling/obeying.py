@@ -15,10 +15,10 @@ from torch import Tensor
 
 from redraft.constraints import build
 from redraft.constraints.answer import CPU, AutomatonConstraint
-from redraft.constraints.build import NARROWING, WHOLE, is_given
+from redraft.constraints.build import NARROWING, WHOLE, check_flag, is_given
 from redraft.constraints.resident import resident_ids
 from redraft.diffusion.sampler import Distribution, joined
-from redraft.errors import ConstraintError
+from redraft.errors import ConstraintError, about
 from redraft.kernels.vocabulary import NEVER
 from redraft.text.tokenizer import Tokenizer
 
@@ -29,6 +29,8 @@ CONSTRAINTS = (*WHOLE, *NARROWING, "strict")
 def constraints_of(keywords: Mapping[str, Any]) -> dict[str, Any]:
     """The constraints among the keywords; none if they ask for nothing, as `strict` alone does."""
     constraints = {name: keywords[name] for name in CONSTRAINTS if keywords.get(name) is not None}
+    with about("strict"):
+        check_flag("strict", constraints.get("strict", True))
     return constraints if any(is_given(name, value) for name, value in constraints.items() if name != "strict") else {}
 
 
