@@ -242,7 +242,9 @@ def test_structured_outputs_are_named_as_they_were_sent(
         ("/v1/completions", {"model": "random", "prompt": ["a"] * 128, "n": 2}, "n"),
         ("/tokenize", {"messages": [{"role": "tool", "content": "x", "tool_call_id": "a"}]}, "messages[0]"),
         ("/tokenize", {}, None),
+        ("/tokenize", {"messages": CHAT["messages"], "special": True}, "special"),
         ("/detokenize", {"tokens": [10**9]}, "tokens"),
+        ("/detokenize", {"tokens": [[5], [10**9]]}, "tokens[1]"),
     ],
 )
 def test_the_field_at_fault_is_named(http: httpx.Client, path: str, body: dict[str, object], param: str | None) -> None:

@@ -139,8 +139,8 @@ def _tokens(planner: Planner, body: TokenizeRequest) -> Json:
 def _texts(tokenizer: Tokenizer, body: DetokenizeRequest) -> Json:
     several = bool(body.tokens) and isinstance(body.tokens[0], list)
     rows: list[list[int]] = body.tokens if several else [body.tokens]  # type: ignore[assignment, list-item]
-    with about("tokens"):
-        for row in rows:
+    for index, row in enumerate(rows):
+        with about(f"tokens[{index}]" if several else "tokens"):
             tokenizer.check_ids(row)
     answer: dict[str, Any] = {"text": [tokenizer.decode(row) for row in rows]}
     if body.pieces:

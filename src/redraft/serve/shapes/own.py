@@ -22,6 +22,8 @@ class TokenizeRequest(Shape):
     def _one(self) -> TokenizeRequest:
         if (self.text is None) == (self.messages is None):
             raise contradiction(None, "give either text or messages")
+        if self.special and self.messages is not None:
+            raise contradiction("special", "special is for text; in messages special strings are plain text")
         return self
 
 
