@@ -253,6 +253,25 @@ def test_the_field_at_fault_is_named(http: httpx.Client, path: str, body: dict[s
     assert answer.json()["error"]["param"] == param
 
 
+@pytest.mark.parametrize(
+    ("path", "messages", "sentence"),
+    [
+        ("/v1/chat/completions", [{"content": "x"}], "The field 'messages[0].role' is required."),
+        ("/v1/messages", [{"role": "tool"}], "messages[0].role is 'tool'; it must be one of 'user', 'assistant'"),
+        ("/v1/chat/completions", [{"role": "user", "content": [{"text": "x"}]}],
+         "The field 'messages[0].content[0].type' is required."),
+        ("/v1/chat/completions", [{"role": "user", "content": [{"type": "audio"}]}],
+         "messages[0].content[0].type is 'audio'; it must be one of 'text', 'image_url'"),
+    ],
+)  # fmt: skip
+def test_a_kind_that_is_missing_or_unknown_is_named(
+    http: httpx.Client, path: str, messages: list[dict[str, object]], sentence: str
+) -> None:
+    answer = http.post(path, json={"model": "random", "max_tokens": 1, "messages": messages})
+    assert answer.status_code == 400, answer.text
+    assert answer.json()["error"]["message"].startswith(sentence)
+
+
 def test_a_call_without_a_result_in_a_history_is_accepted_but_not_at_its_end(http: httpx.Client) -> None:
     call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     use = {"type": "tool_use", "id": "a", "name": "f", "input": {}}

@@ -113,13 +113,18 @@ def validation_fault(errors: Sequence[Mapping[str, Any]], body: Any) -> Fault:
     unknown = (error for error in errors if error["type"] == "extra_forbidden")
     worst = next(unknown, None) or max(errors, key=lambda error: _progress(error, body))
     path = _path(worst, body)
+    if "union_tag" in worst["type"]:  # what is wrong is the field that says which member it is
+        path.append(worst["ctx"]["discriminator"].strip("'"))
     name = _field(path)
     match worst["type"]:
         case "extra_forbidden":
             return Fault(400, f"Unknown field {name!r}.", name, "unknown_field")
-        case "missing":
+        case "missing" | "union_tag_not_found":
             sentence = f"The field {name!r} is required." if name else "A JSON body is required."
             return Fault(400, sentence, name, "missing_field")
+        case "union_tag_invalid":
+            tag, allowed = worst["ctx"]["tag"], worst["ctx"]["expected_tags"]
+            return Fault(400, f"{name} is {tag[:80]!r}; it must be one of {allowed}.", name, "invalid_value")
         case "json_invalid":
             reason = (worst.get("ctx") or {}).get("error", "it cannot be read")
             return Fault(400, f"The body is not valid JSON: {reason}.", code="invalid_json")
