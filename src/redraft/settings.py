@@ -67,6 +67,7 @@ class GenerationSettings:
         _require(self.schedule_steps >= 1, "schedule_steps", self.schedule_steps, "at least 1")
         _require(self.entropy_bound > 0, "entropy_bound", self.entropy_bound, "above 0")
         _require(0 <= self.t_min < inf, "t_min", self.t_min, "at least 0 and finite")
+        _require(self.t_max >= LOWEST_T_MAX, "t_max", self.t_max, f"at least {LOWEST_T_MAX:g}")
         _require(self.t_max > self.t_min, "t_max", self.t_max, f"above t_min ({self.t_min})")
         _require(self.stability_threshold >= 0, "stability_threshold", self.stability_threshold, "at least 0")
         _require(self.confidence_threshold > 0, "confidence_threshold", self.confidence_threshold, "above 0")
@@ -86,7 +87,6 @@ class GenerationSettings:
 
     def _check_extremes(self) -> None:
         """Refuse values that the arithmetic further on cannot hold."""
-        _require(self.t_max >= LOWEST_T_MAX, "t_max", self.t_max, f"at least {LOWEST_T_MAX:g}")
         require_at_most(HIGHEST_T_MAX, t_min=self.t_min, t_max=self.t_max)
         others = (name for name, types in _TYPES.items() if bool not in types and name != "seed")
         require_at_most(MAX_NUMBER, **{name: getattr(self, name) for name in others})

@@ -42,7 +42,7 @@ def refused(cli: Cli, words: str, *args: object, stdin: bytes = b"") -> None:
         (("Hello", "--t-min", "0.9", "--t-max", "0.5"), "t_max is 0.5; it must be above t_min (0.9)."),
         (("Hello", "--t-min", "nan"), "t_min is nan; it must be at least 0"),
         (("Hello", "--t-min", "2e6"), "t_min is too large or not a number"),
-        (("Hello", "--t-max", "-1"), "t_max is -1.0; it must be above t_min"),
+        (("Hello", "--t-max", "-1"), "t_max is -1.0; it must be at least 1e-06."),
         (("Hello", "--seed", "-1"), "seed is -1"),
         (("Hello", "--stop", ""), "stop has an empty string; leave it out."),
         (("Hello", "--raw", "--system", "Be brief."), "--system needs the chat format"),
