@@ -52,6 +52,7 @@ def test_an_empty_host_does_not_let_everybody_in(capsys: pytest.CaptureFixture[s
         (("--random-weights", "--tokenizer", "x.json", "--adapter", "a=b"), "An adapter belongs to the weights"),
         (("--random-weights", "--tokenizer", "x.json", "--dtype", "float32"), "random weights are in bfloat16"),
         (("--random-weights", "--tokenizer", "x.json"), "x.json"),
+        (("--random-weights", "--tokenizer", "x.json", "--dtype", "bf16"), "x.json"),
     ],
 )
 def test_random_weights_come_with_a_tokenizer_alone(

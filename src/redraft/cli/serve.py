@@ -142,7 +142,7 @@ def _random(server: ServerOptions, model: BaseModelOptions) -> Callable[[], LLM]
         raise SettingError("Random weights have no tokenizer; give --tokenizer too.")
     if server.adapter:
         raise SettingError("An adapter belongs to the weights of a model; with --random-weights there are none.")
-    if model.dtype not in ("auto", "bfloat16"):
+    if model.dtype not in ("auto", "bfloat16", "bf16"):
         raise SettingError(f"dtype is {model.dtype!r}; random weights are in bfloat16.")
     from redraft.bench.random_weights import random_llm
 
