@@ -79,6 +79,23 @@ def test_a_prompt_longer_than_the_context(cli: Cli, folder: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (("decide", "Is it?", "--choice", "a", "--choice", "b", "--reads", "0"), "reads is 0; it must be between 1"),
+        (("decide", "Is it?", "--choice", "a"), "needs a list of at least two choices"),
+        (("edit", "{file}", "--lines", "1", "--strength", "2"), "strength is 2.0; it must be between 0 and 1."),
+        (("fill", "{file}", "--length", "0"), "--length is 0; it must be at least 1."),
+    ],
+)
+def test_what_other_commands_take_is_judged_before_a_model_is_loaded(
+    cli: Cli, tmp_path: Path, args: tuple[str, ...], words: str
+) -> None:
+    file = tmp_path / "a.txt"
+    file.write_text("one<|fill|>line\n")
+    refused(cli, words, *(arg.replace("{file}", str(file)) for arg in args), "--model", "/no/such/model")
+
+
+@pytest.mark.parametrize(
     "args",
     [
         ("edit", "{file}", "--lines", "9" * 5000),

@@ -224,7 +224,7 @@ def test_a_length_may_be_given(cli: Cli, folder: Path, file: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--length", 0), "length is 0; on a canvas of 16 a filling may have 1 to"),
+        (("--length", 16), "length is 16; on a canvas of 16 a filling may have 1 to"),
         (("--length", 3, *OPTIONS), "length and max_tokens were both given"),
     ],
 )

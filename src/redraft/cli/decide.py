@@ -48,10 +48,15 @@ def decide(
     json: JsonFlag = False,
 ) -> None:
     """Choose among answers, with probabilities: read from a short pinned canvas."""
+    from redraft.deciding.api import Rule
+    from redraft.deciding.form import Form
+
     asked = [line for question in questions for line in _questions(question)]
     if not asked:
         raise InputError("There is no question; give one, or one per line.")
     choices = _choices(choice, slot)
+    Form.of(choices, template)  # this and the rule are only checked, so that a typo fails before a long load
+    Rule(calibrate=calibrate, temperature=temperature, sure=sure, reads=reads, seed=seed)
     llm = model.load()
     decisions = llm.decide(
         asked,

@@ -54,9 +54,10 @@ def edit(
 
     from redraft.cli.watching import Watch
     from redraft.editing import line_span
-    from redraft.editing.api import DEFAULT_STEPS
+    from redraft.editing.api import DEFAULT_STEPS, check_strength
     from redraft.filling import fill_settings
 
+    check_strength(strength)
     first, last = _numbers(lines)
     text = read_text(file, "The file")
     check_writable(file, write)

@@ -11,7 +11,7 @@ import typer
 
 from redraft.cli.constraints import ConstraintOptions
 from redraft.cli.edit import check_writable, facts_of_span
-from redraft.cli.options import FillOptions, JsonFlag, ModelOptions, expand_groups, option, read_text
+from redraft.cli.options import FillOptions, JsonFlag, ModelOptions, at_least, expand_groups, option, read_text
 from redraft.cli.output import print_json
 from redraft.cli.printable import counted, printable
 from redraft.cli.replace import replace_file
@@ -55,6 +55,7 @@ def fill(
     pieces = _pieces(file, text)
     check_writable(file, write)
     given, limits = sampling.given(), constraints.given(file)
+    at_least(1, length=length)
     llm = model.load()
     console = Console(highlight=False)
     result = _fill(llm, pieces, given | limits | ({} if length is None else {"length": length}), console)

@@ -137,9 +137,8 @@ class Editor:
 
     def __post_init__(self) -> None:
         check_on_record(self.on_record)
-        strength, most = self.strength, self.max_tokens
-        if isinstance(strength, bool) or not isinstance(strength, int | float) or not 0 <= strength <= 1:
-            raise SettingError(f"strength is {strength!r}; it must be between 0 and 1.", "strength")
+        check_strength(self.strength)
+        most = self.max_tokens
         if most is not None and (type(most) is not int or not 1 <= most <= self._room):
             raise SettingError(
                 f"max_tokens is {most!r}; it must be from 1 to {self._room}, as a canvas of {self._canvas} keeps "
@@ -251,6 +250,12 @@ class Editor:
         ends = [at for at in range(1, len(text)) if text[at - 1] == "\n"] or [half]
         middle = min(ends, key=lambda at: abs(at - half))
         return [*self._parts(text[:middle]), *self._parts(text[middle:])]
+
+
+def check_strength(strength: object) -> None:
+    """Raise `SettingError` for what is no number from 0 to 1."""
+    if isinstance(strength, bool) or not isinstance(strength, int | float) or not 0 <= strength <= 1:
+        raise SettingError(f"strength is {strength!r}; it must be between 0 and 1.", "strength")
 
 
 def _likelihood(context: Context, tokens: Sequence[int]) -> float:
