@@ -208,4 +208,5 @@ def test_type_checkers_know_the_keywords_and_their_types() -> None:
 def test_every_door_knows_the_keywords_by_the_same_names() -> None:
     offered = {field.name for field in dataclasses.fields(ConstraintOptions)} | set(CONSTRAINTS)
     served = set(Constraints.model_fields) - {"structured_outputs"}  # vLLM's way to write some of the others
-    assert offered | served <= set(NAMES)
+    assert offered <= set(NAMES)
+    assert served == set(CALLER_KEYWORDS) - {"tools", "tool_choice", "parallel_tool_calls", "thinking"}

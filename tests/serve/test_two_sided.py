@@ -199,6 +199,8 @@ def test_a_client_that_leaves_behind_a_long_filling_leaves_its_place(llm: LLM, s
         ("/v1/fill", {"prefix": "a", "suffix": "b", "text_pins": {"0": "x", "00": "y"}}, "text_pins.00: String should",
          "text_pins.00"),
         ("/v1/fill", {"prefix": "a", "suffix": "b", "regex": "("}, "unbalanced parenthesis", "regex"),
+        ("/v1/fill", {"prefix": "a", "suffix": "b", "json_schema": "{"}, "is not valid JSON", "json_schema"),
+        ("/v1/fill", {"prefix": "a", "suffix": "b", "json_object": True, "regex": "a"}, "give one of them", "regex"),
         ("/v1/fill", {"prefix": "a", "suffix": "b", "regex": "a{99}", "max_tokens": 2}, "shortest text", "regex"),
         ("/v1/fill", {"prefix": "a", "suffix": "b", "max_tokens": 400}, "may have 1 to 15 tokens", "max_tokens"),
         ("/v1/completions", {"prompt": "a", "suffix": "b", "logprobs": 0}, "suffix and logprobs cannot be combined",

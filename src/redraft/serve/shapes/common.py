@@ -250,7 +250,8 @@ class Constraints(Shape):
 
     choices: Annotated[Items[str], Field(min_length=1, max_length=10_000)] | None = None
     regex: str | None = None
-    json_schema: dict[str, Any] | bool | None = None
+    json_schema: dict[str, Any] | bool | str | None = None
+    json_object: bool | None = None
     template: str | None = None
     pins: Pins | None = None
     text_pins: Pins | None = None
