@@ -40,6 +40,11 @@ def test_a_recipe_is_named_like_its_file(name: str) -> None:
     assert read_recipe(FOLDER / f"{name}.toml").name == name
 
 
+def test_a_dtype_has_its_short_name_too(recipe: Recipe) -> None:
+    for short, name in (("bf16", "bfloat16"), ("fp32", "float32"), ("bfloat16", "bfloat16")):
+        assert dataclasses.replace(recipe.run, dtype=short).dtype == name  # type: ignore[arg-type]
+
+
 WRONG = [
     ("optimizer", "learning_rat", 1.0, "recipe.optimizer: unknown setting 'learning_rat'"),
     ("optimizer", "epochs", 3, "recipe.optimizer: there is no setting 'epochs', because documents are drawn at random"),
@@ -61,6 +66,7 @@ WRONG = [
         "objective.rollout_bound is (2.0, 0.1); it must be two numbers above 0, the smaller one first",
     ),
     ("run", "dtype", "float16", "run.dtype is 'float16'"),
+    ("run", "dtype", [1], "run.dtype is [1]"),
     ("run", "compile", 1, "recipe.run.compile is 1; it must be of type bool"),
     ("data", "rows", 0, "data.rows is 0; it must be at least 1"),
     ("data", "sources", [], "at least one"),

@@ -11,6 +11,8 @@ from redraft.train.recipe.checks import Checks
 
 TrainingDtype = Literal["float32", "bfloat16"]
 DTYPES: tuple[TrainingDtype, ...] = get_args(TrainingDtype)
+_SHORT: dict[str, TrainingDtype] = {"fp32": "float32", "bf16": "bfloat16"}
+"""Their short names, which `redraft.load` takes, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,6 +54,7 @@ class RunSettings:
     them. A resumed run has as much time as its checkpoint left."""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", _SHORT.get(str(self.dtype), self.dtype))
         checks = Checks(self, "run.")
         checks.that(bool(self.out), "out", "a folder")
         checks.that(0 <= self.seed < 2**31, "seed", "between 0 and 2^31 - 1")
