@@ -40,7 +40,7 @@ def server(folder: Path) -> Iterator[ServerProcess]:
         yield running
 
 
-def shown(*seeds: int, detail: str | None = None) -> list[dict[str, Any]]:
+def shown(*seeds: int, detail: str | int | None = None) -> list[dict[str, Any]]:
     more = {} if detail is None else {"detail": detail}
     parts = [{"type": "image_url", "image_url": {"url": data_url(drawn(seed)), **more}} for seed in seeds]
     return [{"role": "user", "content": [*parts, {"type": "text", "text": "What is this?"}]}]
@@ -52,8 +52,8 @@ def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
         yield made
 
 
-@pytest.mark.parametrize(("seeds", "detail"), [((0,), None), ((1,), None), ((0, 1), None), ((0,), "low")])
-def test_openais_client(client: openai.OpenAI, seeing: LLM, seeds: tuple[int, ...], detail: str | None) -> None:
+@pytest.mark.parametrize(("seeds", "detail"), [((0,), None), ((1,), None), ((0, 1), None), ((0,), "low"), ((0,), 140)])
+def test_openais_client(client: openai.OpenAI, seeing: LLM, seeds: tuple[int, ...], detail: str | int | None) -> None:
     asked = shown(*seeds, detail=detail)
     answer = client.chat.completions.create(model="sees", messages=asked, **SETTINGS)  # type: ignore[call-overload]
     alone = seeing.chat(asked_about(*map(drawn, seeds), detail=detail), **SETTINGS)

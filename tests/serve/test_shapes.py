@@ -1,18 +1,20 @@
 """What the shapes of requests make of what they hold, without a server."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from pydantic import ValidationError
 
 from redraft.checks import MAX_NUMBER
 from redraft.serve.shapes.chat import ChatRequest, StreamOptions
+from redraft.serve.shapes.common import Detail
 from redraft.serve.shapes.completions import CompletionRequest
 from redraft.serve.shapes.messages import CountRequest, MessagesRequest
 from redraft.serve.shapes.own import DetokenizeRequest, DraftsRequest, TokenizeRequest
 from redraft.serve.shapes.responses import ResponsesRequest
 from redraft.serve.shapes.two_sided import DecisionRequest, EditRequest, FillRequest, NextEditRequest
+from redraft.text.images import BUDGETS, DETAILS
 
 HELLO: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "Hello!"}]}
 TOOLS = [{"type": "function", "function": {"name": name}} for name in ("f", "g", "h")]
@@ -197,6 +199,10 @@ def test_numbers_have_bounds_that_they_may_reach(shape: type[Any], field: str, l
 def test_what_is_null_is_not_given(shape: type[Any], given: dict[str, Any]) -> None:
     fields = {field.alias or name for name, field in shape.model_fields.items() if not field.is_required()}
     assert shape.model_validate(given | dict.fromkeys(fields - given.keys())) == shape.model_validate(given)
+
+
+def test_an_image_may_take_as_many_tokens_as_everywhere() -> None:
+    assert set(get_args(Detail)) == {"auto", *DETAILS, *BUDGETS}
 
 
 def a_call(**more: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from redraft.serve.shapes.common import (
     Caller,
     ClientTool,
     Constraints,
+    Detail,
     Items,
     Seed,
     Settings,
@@ -40,10 +41,10 @@ class TextPart(Cacheable):
 
 
 class ImageUrl(Shape):
-    """An image's data URL, and how many tokens it may take: low 70, high 1,120, otherwise the model's default."""
+    """An image's data URL, and how many tokens it may take."""
 
     url: str
-    detail: Literal["auto", "low", "high"] | None = None
+    detail: Detail | None = None
 
 
 class ImagePart(Cacheable):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Annotated, Any, ClassVar, Self, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -190,6 +190,9 @@ class Settings(Sampling):
     latency_budget_ms: Annotated[float, Field(gt=0)] | None = None
     timeout: Annotated[float, Field(gt=0, description="Seconds after which the answer is cut off.")] | None = None
 
+
+Detail = Literal["auto", "low", "high", 70, 140, 280, 560, 1120]
+"""How many tokens an image may take: low 70, high 1,120, auto the model's default."""
 
 _CACHED = Field(exclude=True, description="Ignored: equal beginnings of prompts are computed only once anyway.")
 

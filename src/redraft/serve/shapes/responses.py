@@ -14,6 +14,7 @@ from redraft.serve.shapes.common import (
     Caller,
     ClientTool,
     Constraints,
+    Detail,
     Items,
     Seed,
     Settings,
@@ -45,7 +46,7 @@ class InputImage(Cacheable):
 
     type: Literal["input_image"]
     image_url: str
-    detail: Literal["auto", "low", "high"] | None = None
+    detail: Detail | None = None
     file_id: Annotated[str | None, only()] = None
 
 
