@@ -90,7 +90,8 @@ class EngineOptions:
 
     slots: Annotated[int, _engine("--slots", "Requests worked on at a time.", "N")] = 16
     memory_gb: Annotated[
-        float | None, _engine("--memory-gb", "Memory for keys and values.", "X", default="what is free")
+        float | None,
+        _engine("--memory-gb", "Memory for keys and values.", "X", default="4/5 of what a GPU has left; 2 on a CPU"),
     ] = None
     kv_cache_dtype: Annotated[
         str, _engine("--kv-cache-dtype", "auto, or fp8, which halves the memory for keys and values.", "DTYPE")
