@@ -415,6 +415,7 @@ class TestChat:
             ("/set steps many", "steps is 'many'; it must be of type int."),
             ("/set preset slow", "preset is 'slow'; it must be"),
             ("/set stepz 3", "did you mean 'steps'?"),
+            ("/set logprobs 3", "A conversation shows no logprobs"),
             ("/retry", "There is no message to answer again."),
             ("/save", "/save needs the name of a file."),
             ("/save no/such/file", "the folder no/such does not exist."),

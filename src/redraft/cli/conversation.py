@@ -73,6 +73,8 @@ class Conversation:
         name = name.replace("-", "_")
         if not name:
             return "Set: " + (", ".join(f"{name} {value}" for name, value in self.given.items()) or "nothing")
+        if name == "logprobs":
+            raise InputError("A conversation shows no logprobs; Python and the server do.")
         given = {**self.given, name: _value(name, value.strip())}
         resolved = resolve_settings(self.llm.defaults, **given)
         self.given = {name: value for name, value in given.items() if value is not None}
