@@ -124,26 +124,29 @@ WORDS = "word " * 300
 
 
 @pytest.mark.parametrize(
-    ("path", "body"),
+    ("path", "body", "param"),
     [
-        ("/v1/fill", {"prefix": WORDS, "suffix": "b"}),
-        ("/v1/fill", {"text": f"a<|fill|>{WORDS}"}),
-        ("/v1/edits", {"text": WORDS, "span": [0, 4]}),
-        ("/v1/edits", {"text": "a b", "span": [0, 1], "instruction": WORDS}),
-        ("/v1/edits/next", {"text": WORDS, "cursor": 0}),
-        ("/v1/edits/next", {"text": "a b", "cursor": 0, "recent": [{"old": "a", "new": WORDS}]}),
-        ("/v1/decisions", {"question": WORDS, "choices": ["a", "b"]}),
-        ("/v1/decisions", {"question": ["Is it?", WORDS], "choices": ["a", "b"]}),
-        ("/v1/decisions", {"question": "Is it?", "choices": ["a", WORDS]}),
-        ("/v1/decisions", {"messages": [{"role": "user", "content": WORDS}], "choices": ["a", "b"]}),
-        ("/v1/completions", {"prompt": WORDS, "suffix": "b"}),
+        ("/v1/fill", {"prefix": WORDS, "suffix": "b"}, None),
+        ("/v1/fill", {"text": f"a<|fill|>{WORDS}"}, "text"),
+        ("/v1/edits", {"text": WORDS, "span": [0, 4]}, "text"),
+        ("/v1/edits", {"text": "a b", "span": [0, 1], "instruction": WORDS}, None),
+        ("/v1/edits/next", {"text": WORDS, "cursor": 0}, "text"),
+        ("/v1/edits/next", {"text": "a b", "cursor": 0, "recent": [{"old": "a", "new": WORDS}]}, None),
+        ("/v1/decisions", {"question": WORDS, "choices": ["a", "b"]}, "question"),
+        ("/v1/decisions", {"question": ["Is it?", WORDS], "choices": ["a", "b"]}, "question[1]"),
+        ("/v1/decisions", {"question": "Is it?", "choices": ["a", WORDS]}, "question"),
+        ("/v1/decisions", {"messages": [{"role": "user", "content": WORDS}], "choices": ["a", "b"]}, "messages"),
+        ("/v1/completions", {"prompt": WORDS, "suffix": "b"}, None),
     ],
 )
-def test_texts_and_questions_are_no_longer_than_a_prompt_may_be(llm: LLM, path: str, body: dict[str, object]) -> None:
+def test_texts_and_questions_are_no_longer_than_a_prompt_may_be(
+    llm: LLM, path: str, body: dict[str, object], param: str | None
+) -> None:
     with scripted_server(llm, ScriptedEngine(llm, lambda request: []), max_prompt=40) as url:
         answer = httpx.post(url + path, json={"model": "other"} | body, timeout=60)
     assert answer.status_code == 400, answer.text
     assert "this server takes at most 40." in answer.json()["error"]["message"]
+    assert answer.json()["error"]["param"] == param
 
 
 @contextlib.contextmanager

@@ -145,8 +145,7 @@ def _check_questions(planner: Planner, body: DecisionRequest, asked: Any) -> Non
         if body.messages is None:
             names = {name: place for name in ("question", "messages", "messages[0].content")}
         with rename_fields(lambda names=names: names), about("messages"):
-            read = read_question(planner.llm, question, form, options.get("tools"))
-        planner.checked(read)
+            planner.checked(read_question(planner.llm, question, form, options.get("tools")))
 
 
 def _planner(request: Request, model: str) -> Planner:
