@@ -66,9 +66,9 @@ class ModelConfig:
                 )
         if self.head_dim % 2 or self.global_head_dim % 2:
             raise CheckpointError(f"Head dimensions {self.head_dim} and {self.global_head_dim} must be even.")
-        unknown = set(self.layer_types) - {SLIDING, FULL}
+        unknown = [kind for kind in self.layer_types if kind not in (SLIDING, FULL)]
         if unknown or not self.layer_types:
-            raise CheckpointError(f"layer_types must name {SLIDING!r} or {FULL!r} layers, got {sorted(unknown)}.")
+            raise CheckpointError(f"layer_types must name {SLIDING!r} or {FULL!r} layers, got {unknown[:1]}.")
 
     @property
     def num_hidden_layers(self) -> int:

@@ -67,6 +67,7 @@ WRONG = [
     ),
     ("run", "dtype", "float16", "run.dtype is 'float16'"),
     ("run", "dtype", [1], "run.dtype is [1]"),
+    ("model", "layer_types", [["full_attention"]], "layer_types must name 'sliding_attention' or 'full_attention'"),
     ("run", "compile", 1, "recipe.run.compile is 1; it must be of type bool"),
     ("data", "rows", 0, "data.rows is 0; it must be at least 1"),
     ("data", "sources", [], "at least one"),
