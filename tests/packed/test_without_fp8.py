@@ -1,12 +1,17 @@
 """What a GPU without FP8 products makes of quantized weights, tried on a CPU that is taken for one."""
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 from test_load_for_inference import CUDA, folder, logits_of, packed_from, stored_in
+from typer.testing import CliRunner
 
 import redraft
+from redraft.bench import gpu
+from redraft.bench.roofline import H200
+from redraft.cli.main import app
 from redraft.errors import SettingError
 from redraft.kernels.packed import PackedInt4
 from redraft.model.packed import build, layers, requirements
@@ -55,3 +60,21 @@ def test_memory_is_counted_so() -> None:
         check_room(config, None, (CUDA,), stored=stored, fp8_products=False, free=24_000_000_000)
     with pytest.raises(SettingError, match=r"needs 52\.0 GB in bf16 .*; quantization='int4' would fit"):
         check_room(config, None, (CUDA,), fp8_products=False, free=24_000_000_000)
+
+
+def test_its_floor_reads_in_full_what_is_not_an_expert(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "require_gpu", lambda: CUDA)
+    monkeypatch.setattr(gpu, "measure_ceilings", lambda device: H200)
+
+    def read(capability: tuple[int, int]) -> dict[str, float]:
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+        done = CliRunner().invoke(
+            app, ["bench", "roofline", "--quantization", "int4", "--batch", "1", "--measured", "--json"]
+        )
+        parts = json.loads(done.stdout.splitlines()[-1])["components"]
+        return {part["name"]: part["bytes"] for part in parts}
+
+    old, new = read((8, 6)), read((8, 9))
+    assert old["experts"] == new["experts"]
+    assert old["dense MLP"] == 2 * new["dense MLP"]
+    assert old["head"] > 1.5 * new["head"]

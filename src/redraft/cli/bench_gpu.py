@@ -103,16 +103,21 @@ def roofline(
     from redraft.bench.gpu import measure_ceilings, require_gpu
     from redraft.bench.roofline import H200, floor_ms, step_components
     from redraft.model.folders import shape_of
+    from redraft.model.packed.requirements import check_device
+    from redraft.model.placement import lacks_fp8
     from redraft.outputs import make_folder
 
     make_folder(results)
-    ceilings = measure_ceilings(require_gpu()) if measured else H200
+    ceilings, fp8_products = H200, True
+    if measured:
+        check_device(gpu := require_gpu(), quantization)
+        ceilings, fp8_products = measure_ceilings(gpu), not lacks_fp8(gpu)
     config, records = shape_of(model), []
     for tokens in whole_numbers("context", context):
         for canvases in whole_numbers("batch", batch):
             parts = step_components(
                 config, quantization=quantization, batch=canvases, context=tokens,
-                vocabulary_bytes=2 if quantization is None else 1,
+                vocabulary_bytes=1 if quantization is not None and fp8_products else 2, fp8_products=fp8_products,
             )  # fmt: skip
             if not json:
                 _print_floor(canvases, tokens, quantization, parts, ceilings)

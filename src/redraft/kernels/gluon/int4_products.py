@@ -83,7 +83,7 @@ def unpacked(codes, GROUP: gl.constexpr, ROWS: gl.constexpr):
 
     codes [16,128], 64 times 32 of them, in shared memory; weights are in registers.
     """
-    low, high = codes_to_e4m3(codes.reshape([64, 32]).load(_codes(ROWS)), True)
+    low, high = codes_to_e4m3(codes.reshape([64, 32]).load(_codes(ROWS)))
     if GROUP == 64:
         both = gl.reshape(gl.permute(gl.join(low, high), (0, 2, 1)), [64, 64])
         low = gl.convert_layout(both, _codes(ROWS), assert_trivial=True)

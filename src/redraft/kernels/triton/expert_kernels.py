@@ -14,8 +14,11 @@ the end of a tile needs is loaded before the loop, which hides the latency of me
 
 from __future__ import annotations
 
+from redraft.kernels.packed import INT4_UNIT
 from redraft.kernels.triton.instructions import await_inputs
-from redraft.kernels.triton.language import jit, tl
+from redraft.kernels.triton.language import constexpr, jit, tl
+
+UNIT = constexpr(INT4_UNIT)
 
 
 @jit
@@ -170,12 +173,7 @@ def int4_block(acc, codes, scale, low_tokens, high_tokens, step, HALF: tl.conste
     """
     block = 2 * step + HALF
     words = tl.load(codes + block * (count * 32), mask=block < WIDTH // 64, other=0)
-    if low_tokens.dtype == tl.float8e4nv:
-        low, high = codes_to_e4m3(words, ASM)  # [BN,32] each
-    elif ASM and low_tokens.dtype == tl.bfloat16:
-        low, high = codes_to_bf16(words)
-    else:
-        low, high = code_values(words & 15, low_tokens.dtype), code_values(words >> 4, low_tokens.dtype)
+    low, high = code_values(words, low_tokens.dtype, ASM)  # [BN,32] each
     part = tl.dot(low, low_tokens)
     if GROUP == 64:
         both = tl.load(scale + step * count)
@@ -199,39 +197,52 @@ def high_half(both):
 
 
 @jit
-def codes_to_e4m3(codes, ASM: tl.constexpr):
-    """uint8 pairs of INT4 codes -> two tensors of e4m3 in units of 2^-9: the low and the high nibbles.
+def code_values(codes, dtype: tl.constexpr, ASM: tl.constexpr):
+    """uint8 pairs of INT4 codes -> two tensors of numbers in units of 2^-9: the low and the high nibbles."""
+    if ASM and dtype == tl.float8e4nv:
+        return codes_to_e4m3(codes)
+    if ASM and dtype == tl.bfloat16:
+        return codes_to_bf16(codes)
+    return value_of_code(codes & 15).to(dtype), value_of_code(codes >> 4).to(dtype)
+
+
+@jit
+def value_of_code(code):
+    """The number that an INT4 code stands for, in units of 2^-9: the sign in bit 3, below it v >= 0 or -v - 1."""
+    magnitude = (code & 7).to(tl.float32)
+    return tl.where(code >= 8, -1 - magnitude, magnitude) * UNIT
+
+
+@jit
+def codes_to_e4m3(codes):
+    """`code_values` in e4m3.
 
     A magnitude up to 8 is its own e4m3 bit pattern (in units of the smallest subnormal). The sign bit s adds 1 to the
     magnitude, as code 8 + m stands for -(m + 1), and goes to bit 7. Eight codes at a time: 8 s + m less 7 s is the
     magnitude in every half byte, and the other half is taken from the signs (0xe4: a where c, else b).
     """
-    if ASM:
-        return tl.inline_asm_elementwise(
-            """{
-            .reg .b32 t, s, m;
-            and.b32 t, $2, 0x88888888;
-            shr.u32 s, t, 3;
-            mad.lo.s32 m, s, -7, $2;
-            mul.lo.u32 s, s, 128;
-            lop3.b32 $0, m, s, 0x0f0f0f0f, 0xe4;
-            shr.u32 m, m, 4;
-            lop3.b32 $1, m, t, 0x0f0f0f0f, 0xe4;
-            }""",
-            "=&r,=r,r",
-            [codes],
-            dtype=(tl.float8e4nv, tl.float8e4nv),
-            is_pure=True,
-            pack=4,
-        )
-    low = ((codes >> 3) & 1) * 0x81 + (codes & 7)
-    high = (codes >> 7) * 0x81 + ((codes >> 4) & 7)
-    return low.to(tl.float8e4nv, bitcast=True), high.to(tl.float8e4nv, bitcast=True)
+    return tl.inline_asm_elementwise(
+        """{
+        .reg .b32 t, s, m;
+        and.b32 t, $2, 0x88888888;
+        shr.u32 s, t, 3;
+        mad.lo.s32 m, s, -7, $2;
+        mul.lo.u32 s, s, 128;
+        lop3.b32 $0, m, s, 0x0f0f0f0f, 0xe4;
+        shr.u32 m, m, 4;
+        lop3.b32 $1, m, t, 0x0f0f0f0f, 0xe4;
+        }""",
+        "=&r,=r,r",
+        [codes],
+        dtype=(tl.float8e4nv, tl.float8e4nv),
+        is_pure=True,
+        pack=4,
+    )
 
 
 @jit
 def codes_to_bf16(codes):
-    """`codes_to_e4m3` for bf16, with which GPUs that have no FP8 products multiply.
+    """`code_values` in bf16, with which GPUs that have no FP8 products multiply.
 
     After the lower bits of negative codes are inverted, c with its bit 3 inverted is the value plus 8, and 0x4300 with
     it in the lowest bits is the bf16 number 136 more than the value; a product and a sum of two numbers at a time then
@@ -265,13 +276,6 @@ def codes_to_bf16(codes):
         is_pure=True,
         pack=4,
     )
-
-
-@jit
-def code_values(codes, dtype: tl.constexpr):
-    """INT4 codes, one a number, as numbers in units of 2^-9."""
-    magnitude = (codes & 7).to(tl.float32)
-    return (tl.where(codes >= 8, -1 - magnitude, magnitude) * 0.001953125).to(dtype)
 
 
 @jit

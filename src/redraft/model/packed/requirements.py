@@ -207,8 +207,8 @@ def _weight_bytes(config: ModelConfig, format: str | None, gpus: int, fp8_produc
 def _saved_bytes(config: ModelConfig, stored: Mapping[str, str], changed: Set[str], fp8_products: bool) -> int:
     """How many bytes less than in bf16 a model takes whose weights keep the number formats they are stored in.
 
-    NVFP4 and UINT4, which no kernel takes, become FP8, and so does INT4 outside of experts, or beside them. Weights of
-    one product are all plain if one of them is, or is changed.
+    NVFP4 and UINT4, which no kernel takes, become FP8, and so does INT4 outside of experts, or beside them; without
+    `fp8_products` what would be in FP8 is plain. Weights of one product are all plain if one of them is, or is changed.
     """
     with torch.device("meta"):
         weights = Transformer(config).state_dict() if stored else {}
