@@ -102,8 +102,9 @@ def step_of(
     slot: int, start: int, step: int, *, length: int = 256, canvas_index: int = 0,
     constraint: TabledConstraint | None = None,
 ) -> Denoise:  # fmt: skip
+    rules = rule_fields(GenerationSettings(entropy_bound=30.0, stability_threshold=1_000_000))  # no canvas is ever done
     return Denoise(
         slot=slot, start=start, length=length, canvas_index=canvas_index, step=step, seed=slot,
         temperature=temperature(step, t_min=0.4, t_max=0.8, steps=48), last=False, eos_ids=(1, 106),
-        constraint=constraint, **rule_fields(GenerationSettings(entropy_bound=30.0)),
+        constraint=constraint, **rules,
     )  # fmt: skip

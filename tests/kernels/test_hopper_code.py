@@ -180,7 +180,7 @@ def test_qkv(groups: int, dim: int, own_values: bool, kept: torch.dtype) -> None
 
 
 def test_step() -> None:
-    state = step.SlotCanvases(tokens=int32(4, LENGTH), argmax=int32(4, LENGTH), stable=int32(4))
+    state = step.SlotCanvases(tokens=int32(4, LENGTH), argmax=int32(4, LENGTH), stable=int32(4), converged=int32(4))
     rules = step.Rules(
         entropy_bound=fp32(SEGMENTS), confidence_threshold=fp32(SEGMENTS), stability_threshold=int32(SEGMENTS),
         stop_at_eos=int32(SEGMENTS), eos_ids=int32(SEGMENTS, 8),

@@ -16,7 +16,7 @@ from triton.compiler.errors import CompilationError
 from triton.runtime import driver
 
 from redraft.engine.graph_buffers import StepBuffers
-from redraft.engine.graph_step import new_slots, run_step
+from redraft.engine.graph_step import Step, new_slots
 from redraft.kernels.triton.language import jit, tl
 from redraft.kernels.triton.linear import gated_linear
 from redraft.kernels.triton.norms import norm
@@ -118,7 +118,8 @@ def test_numbers_of_segments_share_code(asked: list[tuple[str, str]], monkeypatc
     for segments in (6, 8, 24, 32):
         asked.clear()
         buffers = StepBuffers(segments, model.config.canvas_length, 37, NOWHERE, slots=3)
-        run_step(model, buffers.fields, state, pages, None, lambda report: None)
+        whole = Step(model=model, fields=buffers.fields, state=state, pages=pages, images=None)
+        whole.finish(whole.begin(), lambda report: None)
         needed[segments] = set(asked)
     assert len(needed[32]) > 25
     assert needed[6] == needed[8]

@@ -429,9 +429,10 @@ def test_a_step_in_a_graph_equals_the_twin() -> None:
     argmax, candidate = (torch.randint(VOCAB, (4 * ROWS,), dtype=torch.int32) for _ in range(2))
     entropy = torch.rand(4 * ROWS).pow(6)
     seen = head.HeadResult(argmax=argmax, candidate=candidate, entropy=entropy, peak=entropy)
+    columns = {"tokens": (6, ROWS), "argmax": (6, ROWS), "stable": (6,), "converged": (6,)}
     states = [
-        step.SlotCanvases(tokens=zeros.clone(), argmax=zeros.clone(), stable=zeros[:, 0].clone())
-        for zeros in [torch.zeros(6, ROWS, dtype=torch.int32)] * 2
+        step.SlotCanvases(**{name: torch.zeros(*shape, dtype=torch.int32) for name, shape in columns.items()})
+        for _ in range(2)
     ]
     keyed = counters()
     step.finish_step(seen, rules, states[0], slot, keyed, segments, VOCAB)

@@ -1,39 +1,81 @@
-"""A step of one bucket: recorded as a CUDA graph, or run operation by operation."""
+"""A step of one bucket: recorded as CUDA graphs, or run operation by operation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
+from functools import partial
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from redraft.config import LayerType
 from redraft.engine.graph_buffers import StepBuffers
-from redraft.engine.graph_step import Deliver
+from redraft.engine.graph_step import Step
+from redraft.engine.work import Segment
 from redraft.kernels.streams import GraphMemory, capture
-
-WholeStep = Callable[[Deliver], tuple[Tensor, ...]]
-"""Runs a step over the fields of a bucket's buffers; delivers the report and returns hidden states [R,D] on every
-device."""
+from redraft.model.packed.forward import Begun
+from redraft.text.images import PlacedImage
 
 
 class CapturedStep:
-    """A step over its buffers, including both copies. Captured into `pool`, or not at all without one."""
+    """A step over its buffers, including both copies. Captured into `pool`, or not at all without one.
 
-    def __init__(self, buffers: StepBuffers, step: WholeStep, pool: GraphMemory | None) -> None:
-        self.buffers, self._step = buffers, step
-        self._graph: torch.cuda.CUDAGraph | None = None
+    With `in_parts` it is two graphs, so that the first part can begin while the step before it has yet to report.
+    """
+
+    def __init__(self, buffers: StepBuffers, step: Step, pool: GraphMemory | None, *, in_parts: bool) -> None:
+        self.buffers, self._step, self.in_parts = buffers, step, in_parts
+        self._first: torch.cuda.CUDAGraph | None = None
+        self._rest: torch.cuda.CUDAGraph | None = None
+        self._begun: Begun | None = None
         self._hidden: tuple[Tensor, ...] | None = None
-        self._delivered = torch.cuda.Event(external=True) if buffers.device.type == "cuda" else None
+        self.has_begun = False
+        on_gpu = buffers.device.type == "cuda"
+        self._taken, self._delivered = (torch.cuda.Event(external=True) if on_gpu else None for _ in range(2))
         if pool is not None:  # all segments are unused
-            self._graph, self._hidden = capture(self.launch_singly, pool)
+            self._capture(pool)
+
+    def _capture(self, pool: GraphMemory) -> None:
+        if not self.in_parts:
+            self._rest, self._hidden = capture(self.launch_singly, pool)
+            return
+        self._first, self._begun = capture(self._begin_singly, pool)
+        self._first.replay()  # the rest runs before it is captured
+        self._rest, self._hidden = capture(partial(self._finish_singly, self._begun), pool)
+
+    def write(
+        self,
+        segments: Sequence[Segment],
+        tables: Mapping[LayerType, NDArray[np.int32]],
+        places: Mapping[PlacedImage, int],
+    ) -> None:
+        """Write what the next step takes, see `StepBuffers.write`; one that has only begun is dropped."""
+        self.has_begun = False
+        self.buffers.write(segments, tables, places)
+
+    def begin(self) -> None:
+        """Begin the step that was written last, which `launch` completes. The one before it may still be running."""
+        if self._taken is not None:
+            self._taken.synchronize()
+        self.buffers.send()
+        if self._first is not None:
+            self._first.replay()
+        elif self._rest is None:
+            self._begun = self._begin_singly()
+        self.has_begun = True
 
     def launch(self) -> tuple[Tensor, ...]:
         """Start the step on what the host has written; returns hidden states [R,D] on every device, possibly still
         being computed."""
-        self.buffers.send()
-        if self._graph is None:
-            return self.launch_singly()
-        self._graph.replay()
+        if not self.has_begun:
+            self.begin()
+        self.has_begun = False
+        if self._rest is None:
+            assert self._begun is not None
+            return self._finish_singly(self._begun)
+        self._rest.replay()
         assert self._hidden is not None
         return self._hidden
 
@@ -50,12 +92,21 @@ class CapturedStep:
 
     def launch_singly(self) -> tuple[Tensor, ...]:
         """Run the step one operation at a time on what was sent last, without waiting; for comparing and timing."""
+        return self._finish_singly(self._begin_singly())
+
+    def _begin_singly(self) -> Begun:
+        """The first part. An event, which is a separate node in a graph, tells when the host may send again."""
         self.buffers.upload()
-        return self._step(self.deliver)
+        if self._taken is not None:
+            self._taken.record()
+        return self._step.begin()
+
+    def _finish_singly(self, begun: Begun) -> tuple[Tensor, ...]:
+        return self._step.finish(begun, self.deliver)
 
     def deliver(self, block: Tensor, first: int = 0) -> None:
-        """Send a report, or that of the segments from `first` on, to the host. An event, which is a separate node in a
-        graph, tells when it has arrived."""
+        """Send a report, or that of the segments from `first` on, to the host. Another event tells when it has
+        arrived."""
         self.buffers.download(block, first)
         if self._delivered is not None:
             self._delivered.record()

@@ -1,8 +1,9 @@
 """The runner for GPUs: a whole step of many requests as one CUDA graph.
 
-There is one graph for each number of segments in `BUCKETS`; a forward takes the smallest that holds it and leaves the
-rest of its segments unused, which costs next to nothing. Graphs are captured by `warm_up`, or when first needed, and
-share their memory. A step costs the host one small copy in each direction, inside the graph, and one wait.
+There is one graph for each number of segments in `BUCKETS`, or two (`captured_step.py`); a forward takes the smallest
+that holds it and leaves the rest of its segments unused, which costs next to nothing. Graphs are captured by `warm_up`,
+or when first needed, and share their memory. A step costs the host one small copy in each direction, inside the graph,
+and one wait.
 
 Canvases with a constraint use the same graph for the model; they are sampled after it, those of one automaton together
 (`constrained_step.py`). Log-probabilities are computed from the hidden states that the graph left, once a canvas is
@@ -15,7 +16,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from weakref import WeakSet
 
 import numpy as np
@@ -30,7 +30,7 @@ from redraft.diffusion.step import begin, rule_fields
 from redraft.engine.captured_step import CapturedStep
 from redraft.engine.constrained_step import Canvases, in_rounds, rehearse_canvas, sample_constrained
 from redraft.engine.graph_buffers import StepBuffers
-from redraft.engine.graph_step import SlotState, new_slots, run_step
+from redraft.engine.graph_step import SlotState, Step, new_slots
 from redraft.engine.runner import attach_logprobs
 from redraft.engine.slot_pages import SlotPages
 from redraft.engine.work import Denoise, DenoiseResult, Encode, Limits, Segment, nothing
@@ -45,6 +45,9 @@ from redraft.text.images import PlacedImage
 _log = logging.getLogger(__name__)
 
 BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+IN_PARTS = 4
+"""The largest bucket whose steps are two graphs, the first of which begins while the step before it has yet to report.
+With more canvases one of them is done after most steps, and the next forward is another one than was begun."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -168,7 +171,12 @@ class GraphRunner:
         self._prepared = None
         launches = list(self._launches(work))
         if len(launches) == 1 and _bucket(len(launches[0])) in self._steps and not any(map(_images, work)):
-            self._prepared = work, self._written(launches[0], {})
+            launch = self._written(launches[0], {})
+            self._prepared = work, launch
+            if launch.step.in_parts and all(map(_goes_on, work)):
+                self.shared.pages.doubt(segment.slot for segment in work)
+                with on_device(self.model.device):
+                    launch.step.begin()
 
     @torch.inference_mode()
     def run(self, work: Sequence[Segment], meanwhile: Callable[[], None] = nothing) -> list[DenoiseResult]:
@@ -187,8 +195,16 @@ class GraphRunner:
             results += self._forward(launch, meanwhile)
         order = {segment.slot: number for number, segment in enumerate(work) if isinstance(segment, Denoise)}
         results.sort(key=lambda one: order[one.slot])
-        pages.trust(one.slot for one in results if np.isfinite(one.entropy).all())
+        begun = self._begun_slots()  # by now they may hold other numbers
+        finite = (one for one in results if np.isfinite(one.entropy).all())
+        pages.trust(one.slot for one in finite if one.converged or one.slot not in begun)
         return results
+
+    def _begun_slots(self) -> set[int]:
+        """The slots of a prepared forward that has begun."""
+        if self._prepared is None or not self._prepared[1].step.has_begun:
+            return set()
+        return {segment.slot for segment in self._prepared[0]}
 
     def _launch_prepared_for(self, work: Sequence[Segment]) -> Launch | None:
         return self._prepared[1] if self._prepared is not None and self._prepared[0] is work else None
@@ -228,7 +244,7 @@ class GraphRunner:
         """A launch of these segments, with all that the host sends for it written."""
         parts, rounds = self._by_automaton(parts)
         step = self.bucket(len(parts))
-        step.buffers.write(parts, self.shared.pages.tables, places)
+        step.write(parts, self.shared.pages.tables, places)
         return Launch(parts=parts, step=step, rounds=rounds)
 
     def _forward(self, launch: Launch, meanwhile: Callable[[], None]) -> list[DenoiseResult]:
@@ -241,17 +257,26 @@ class GraphRunner:
             for canvases in launch.rounds:
                 fields = step.buffers.fields
                 sample_constrained(self.model.packed, fields, self.shared.state, hidden, canvases, step.deliver)
+            scored = self._kept_hidden(parts, hidden[0])
             meanwhile()
         except BaseException:
             step.give_up()
             raise
         step.wait()
         results = step.buffers.results(parts)
+        for index, (part, rows) in scored.items():
+            results[index] = attach_logprobs(self.model, rows, part, results[index])
+        return [*results.values()]
+
+    def _kept_hidden(self, parts: Sequence[Segment], hidden: Tensor) -> dict[int, tuple[Denoise, Tensor]]:
+        """Canvases whose log-probabilities are wanted, by their index, and a copy of their rows [L,D] of the hidden
+        states: what begins before these are read takes the same memory."""
+        kept = {}
         for index, part in enumerate(parts):
             if isinstance(part, Denoise) and part.logprobs is not None:
-                rows = hidden[0][index * self.limits.canvas :][: part.length]
-                results[index] = attach_logprobs(self.model, rows, part, results[index])
-        return [*results.values()]
+                first = index * self.limits.canvas
+                kept[index] = part, hidden[first : first + part.length].clone()
+        return kept
 
     def _by_automaton(self, parts: list[Segment]) -> tuple[list[Segment], list[list[Canvases]]]:
         """The parts in another order, constrained canvases last, and the rounds in which these are sampled."""
@@ -279,8 +304,11 @@ class GraphRunner:
         shared = self.shared
         rows, slots = self.limits.canvas, self.limits.slots
         buffers = StepBuffers(segments, rows, shared.pages.width, self.model.device, slots=slots)
-        step = partial(run_step, self.model.packed, buffers.fields, shared.state, shared.pages.stored, shared.images)
-        self._steps[segments] = CapturedStep(buffers, step, shared.graphs)
+        step = Step(
+            model=self.model.packed, fields=buffers.fields, state=shared.state, pages=shared.pages.stored,
+            images=shared.images,
+        )  # fmt: skip
+        self._steps[segments] = CapturedStep(buffers, step, shared.graphs, in_parts=segments <= IN_PARTS)
         return self._steps[segments]
 
     def _begin(self, part: Denoise, constraint: CanvasConstraint) -> None:
@@ -314,6 +342,11 @@ def _spread(*groups: Sequence[Segment]) -> list[Segment]:
     """All parts, with each group spread evenly: GPUs divide segments by their order, and sample only the canvases."""
     placed = [((number + 0.5) / len(group), part) for group in groups for number, part in enumerate(group)]
     return [part for _, part in sorted(placed, key=lambda one: one[0])]
+
+
+def _goes_on(segment: Segment) -> bool:
+    """Whether a segment is a canvas' second step or a later one."""
+    return isinstance(segment, Denoise) and segment.step > 0
 
 
 def _images(segment: Segment) -> tuple[PlacedImage, ...]:

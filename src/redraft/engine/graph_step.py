@@ -21,7 +21,7 @@ from redraft.kernels.switches import call
 from redraft.kernels.triton.head import Choice, HeadResult, predict
 from redraft.kernels.triton.self_conditioning import soft_embeddings
 from redraft.kernels.triton.step import SlotCanvases, enter_tokens, finish_step
-from redraft.model.packed.forward import Inputs, forward
+from redraft.model.packed.forward import Begun, Inputs, begin_forward, finish_forward
 from redraft.model.packed.pages import Pages
 from redraft.model.packed.weights import PackedModel, Shard
 
@@ -29,6 +29,9 @@ HEAD_ROWS = 2048
 """Rows whose logits exist at the same time: 1 GiB for a vocabulary of 262,144 in bf16."""
 CONSTRAINED_ROWS = 2048
 """The same for canvases with a constraint, in addition; see `constrained_step.py`."""
+
+FIRST_LAYERS = 1
+"""Layers that belong to the first part of a step: long enough to hide what the host does between two steps."""
 
 Deliver = Callable[[Tensor], None]
 """Takes the report [S,2+4L] of a step, see `kernels.triton.step.Report`."""
@@ -52,7 +55,8 @@ def new_slots(model: PackedModel, slots: int, rows: int) -> SlotState:
         return torch.zeros(slots + 1, *shape, dtype=torch.int32, device=model.device)
 
     soft = torch.zeros(slots + 2, rows, model.config.hidden_size, dtype=model.dtype, device=model.device)
-    return SlotState(canvases=SlotCanvases(tokens=numbers(rows), argmax=numbers(rows), stable=numbers()), soft=soft)
+    canvases = SlotCanvases(tokens=numbers(rows), argmax=numbers(rows), stable=numbers(), converged=numbers())
+    return SlotState(canvases=canvases, soft=soft)
 
 
 def working_bytes(config: ModelConfig, segments: int, item: int, *, fp8_vocabulary: bool = False) -> int:
@@ -70,29 +74,33 @@ def working_bytes(config: ModelConfig, segments: int, item: int, *, fp8_vocabula
     return vocabulary + rows * ((experts + 12 * width) * item + 2 * heads * 4) + (256 << 20)
 
 
-def run_step(
-    model: PackedModel,
-    fields: StepFields,
-    state: SlotState,
-    pages: tuple[Pages, ...],
-    images: Tensor | None,
-    deliver: Deliver,
-) -> tuple[Tensor, ...]:
-    """Run the forward and every DENOISE segment's sampler; returns hidden states [R,D] on every device.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """A step in two parts: `begin`, then `finish`. `images` as in `Inputs`."""
 
-    `images` as in `Inputs`.
-    SAMPLED_OUTSIDE canvases, which have a constraint, only get hidden states.
-    """
-    config, segments, slot = model.config, fields.segments, fields.views["slot"]
-    given = fields.views["tokens"].flatten()
-    token_ids = call(
-        "enter_tokens", enter_tokens, given, state.canvases, slot, fields.counters, segments, config.vocab_size
-    )
-    soft = state.soft.index_select(0, fields.views["soft_from"]).flatten(0, 1)  # [R,D]
-    inputs = Inputs(token_ids=token_ids, soft=soft, segments=segments, tables=fields.tables, images=images)
-    hidden = forward(model, inputs, pages)
-    sample(model, fields, state, hidden, deliver)
-    return hidden
+    model: PackedModel
+    fields: StepFields
+    state: SlotState
+    pages: tuple[Pages, ...]
+    images: Tensor | None
+
+    def begin(self) -> Begun:
+        """The forward up to the second layer. Besides the segments' pages it changes only new canvases' tokens."""
+        fields, state, segments = self.fields, self.state, self.fields.segments
+        given, slot, vocab = fields.views["tokens"].flatten(), fields.views["slot"], self.model.config.vocab_size
+        token_ids = call("enter_tokens", enter_tokens, given, state.canvases, slot, fields.counters, segments, vocab)
+        soft = state.soft.index_select(0, fields.views["soft_from"]).flatten(0, 1)  # [R,D]
+        inputs = Inputs(token_ids=token_ids, soft=soft, segments=segments, tables=fields.tables, images=self.images)
+        return begin_forward(self.model, inputs, self.pages, layers=FIRST_LAYERS)
+
+    def finish(self, begun: Begun, deliver: Deliver) -> tuple[Tensor, ...]:
+        """The rest of the forward, and every DENOISE segment's sampler; returns hidden states [R,D] on every device.
+
+        SAMPLED_OUTSIDE canvases, which have a constraint, only get hidden states.
+        """
+        hidden = finish_forward(begun)
+        sample(self.model, self.fields, self.state, hidden, deliver)
+        return hidden
 
 
 def sample(

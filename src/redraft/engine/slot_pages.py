@@ -84,7 +84,12 @@ class SlotPages:
         """A forward begins: clean what it needs clean. Its slots' pages may get numbers that are not finite."""
         self._suspect(work)
         self.clean()
-        self._doubtful.update(segment.slot for segment in work)
+        self.doubt(segment.slot for segment in work)
+
+    def doubt(self, slots: Iterable[int]) -> None:
+        """Part of a forward begins, of slots that have run since they were assigned pages: these may get numbers that
+        are not finite."""
+        self._doubtful.update(slots)
 
     def trust(self, slots: Iterable[int]) -> None:
         """The last forward of these slots gave finite numbers, so everything that they hold is finite."""

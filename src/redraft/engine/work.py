@@ -183,7 +183,8 @@ class Runner(Protocol):
     def run(self, work: Sequence[Segment], meanwhile: Callable[[], None] = nothing) -> list[DenoiseResult]:
         """Run one forward; returns one result per Denoise, in the order of `work`.
 
-        A slot has at most one Denoise in a forward. Its Encodes come before it and in the order of their positions.
+        A slot has at most one Denoise in a forward. Its Encodes come before it and in the order of their positions. A
+        canvas whose last result says that it has converged takes no other step.
         `meanwhile` is called once, while the device works if it can work alone; an exception in it is the forward's.
         """
         ...

@@ -36,7 +36,8 @@ RULES = Rules(
 def new_state() -> SlotCanvases:
     generator = torch.Generator().manual_seed(3)
     tokens, argmax = (torch.randint(VOCAB, (SLOTS, ROWS), generator=generator, dtype=torch.int32) for _ in range(2))
-    return SlotCanvases(tokens=tokens, argmax=argmax, stable=torch.arange(SLOTS, dtype=torch.int32))
+    columns = {"tokens": tokens, "argmax": argmax, "stable": torch.arange(SLOTS, dtype=torch.int32)}
+    return SlotCanvases(**columns, converged=torch.zeros(SLOTS, dtype=torch.int32))
 
 
 def new_prediction(state: SlotCanvases, seed: int) -> HeadResult:
@@ -63,6 +64,7 @@ def assert_same_state(one: SlotCanvases, other: SlotCanvases) -> None:
     assert torch.equal(one.tokens, other.tokens)
     assert torch.equal(one.argmax, other.argmax)
     assert torch.equal(one.stable, other.stable)
+    assert torch.equal(one.converged, other.converged)
 
 
 def test_enter_tokens() -> None:
@@ -71,6 +73,22 @@ def test_enter_tokens() -> None:
     assert torch.equal(ours.view(6, -1)[:4], theirs.view(6, -1)[:4])
     assert torch.equal(ours.view(6, -1)[5], theirs.view(6, -1)[5])
     assert_same_state(one, other)
+
+
+def test_a_canvas_that_has_converged_leaves_the_forward() -> None:
+    """Only in its second step or a later one: at step 0 the flag is that of the slot's last canvas."""
+
+    def run(state: SlotCanvases) -> tuple[torch.Tensor, torch.Tensor]:
+        state.converged[SLOT[[0, 2, 5]].long()] = 1
+        own = replace(SEGMENTS, kind=SEGMENTS.kind.clone(), length=SEGMENTS.length.clone())
+        enter_tokens(torch.zeros(6 * ROWS, dtype=torch.int32), state, SLOT, COUNTERS, own, VOCAB)
+        return own.kind, own.length
+
+    (ours, _), (theirs, _) = both(run)
+    assert [part.tolist() for part in ours] == [part.tolist() for part in theirs]
+    kind, length = ours
+    assert kind.tolist() == [DENOISE, ENCODE, UNUSED, SAMPLED_OUTSIDE, UNUSED, UNUSED]
+    assert length.tolist() == [24, 20, 0, 24, 0, 0]
 
 
 @pytest.mark.parametrize("seed", range(3))

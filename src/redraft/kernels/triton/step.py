@@ -18,7 +18,7 @@ from redraft.kernels.triton.instructions import await_inputs
 from redraft.kernels.triton.language import jit, next_power_of_2, tl, use_triton
 from redraft.kernels.triton.launch import early
 from redraft.kernels.triton.philox import INITIAL, PURPOSE_INITIAL, PURPOSE_STEP, STEP, Counters, tokens_of
-from redraft.kernels.triton.segments import DENOISE, KIND_DENOISE, Segments
+from redraft.kernels.triton.segments import DENOISE, KIND_DENOISE, KIND_UNUSED, UNUSED, Segments
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -34,11 +34,13 @@ class Rules:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlotCanvases:
-    """What canvases keep between their steps, by slot: tokens and last argmax int32 [C,L], stable steps int32 [C]."""
+    """What canvases keep between their steps, by slot: tokens and last argmax int32 [C,L]; stable steps, and whether
+    the last step was the last one, int32 [C]."""
 
     tokens: Tensor
     argmax: Tensor
     stable: Tensor
+    converged: Tensor
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,14 +90,15 @@ def enter_tokens(
 ) -> Tensor:
     """The forward's token ids, int32 [R]: `given` int32 [R] for encoding segments, else the canvas of slot int32 [S].
 
-    At step 0 of a DENOISE segment, the canvas is first drawn as uniform noise and stored.
+    At step 0 of a DENOISE segment, the canvas is first drawn as uniform noise and stored. Segments whose canvas has
+    converged in the step before become unused: the host did not know yet when it began this forward, and will drop it.
     """
     if use_triton(given):
         out = torch.empty_like(given)
         _enter_kernel[(len(slot),)](
-            given, state.tokens, slot, counters.seed, counters.canvas, counters.step, segments.kind, out, vocab,
-            SEGMENT_ROWS=segments.rows, BLOCK=next_power_of_2(segments.rows), num_warps=4,
-            **early(given),
+            given, state.tokens, state.converged, slot, counters.seed, counters.canvas, counters.step, segments.kind,
+            segments.length, out, vocab, SEGMENT_ROWS=segments.rows, BLOCK=next_power_of_2(segments.rows),
+            num_warps=4, **early(given),
         )  # fmt: skip
         return out
     rows, slots = segments.rows, slot.clamp(min=0).long()
@@ -105,6 +108,8 @@ def enter_tokens(
     for s in fresh[:, 0].nonzero()[:, 0].tolist():
         state.tokens[slots[s]] = canvas[s]
     encoded = (segments.kind < DENOISE)[:, None]
+    over = (segments.kind >= DENOISE) & (counters.step > 0) & (state.converged[slots] != 0)
+    segments.kind[over], segments.length[over] = UNUSED, 0
     return torch.where(encoded, given.view(-1, rows), canvas).flatten()
 
 
@@ -131,9 +136,9 @@ def finish_step(
         _finish_kernel[(len(slot),)](
             prediction.argmax, prediction.candidate, prediction.entropy, rules.entropy_bound,
             rules.confidence_threshold, rules.stability_threshold, rules.stop_at_eos, rules.eos_ids, state.tokens,
-            state.argmax, state.stable, slot, counters.seed, counters.canvas, counters.step, segments.kind,
-            segments.length, block, vocab, held, SEGMENT_ROWS=rows, BLOCK=next_power_of_2(rows), END_IDS=END_IDS,
-            PIECE=min(32, next_power_of_2(rows)), num_warps=8, **early(slot),
+            state.argmax, state.stable, state.converged, slot, counters.seed, counters.canvas, counters.step,
+            segments.kind, segments.length, block, vocab, held, SEGMENT_ROWS=rows, BLOCK=next_power_of_2(rows),
+            END_IDS=END_IDS, PIECE=min(32, next_power_of_2(rows)), num_warps=8, **early(slot),
         )  # fmt: skip
         return report
     noise = philox.tokens(counters, rows, vocab, STEP).int()
@@ -147,7 +152,8 @@ def finish_step(
         stable = torch.where(same, state.stable[c] + 1, 0)
         counted = live if held is None else live & (held[s, :length] < 0)
         sure = entropy[live].sum() / counted.sum().clamp(min=1) < rules.confidence_threshold[s]
-        block[s, 0], block[s, 1] = (stable >= rules.stability_threshold[s]) & sure, stable
+        state.converged[c] = (stable >= rules.stability_threshold[s]) & sure
+        block[s, 0], block[s, 1] = state.converged[c], stable
         report.canvas[s], report.argmax[s, :length] = state.tokens[c], argmax
         report.accepted[s, :length], report.entropy[s, :length] = accepted.int(), entropy
         state.tokens[c] = 0
@@ -170,7 +176,8 @@ def _live(argmax: Tensor, eos: Tensor) -> Tensor:
 
 @jit(varying=("given", "slot", "seed", "canvas_index", "step"))
 def _enter_kernel(
-    given, canvas, slot, seed, canvas_index, step, kind, out, vocab, SEGMENT_ROWS: tl.constexpr, BLOCK: tl.constexpr
+    given, canvas, converged, slot, seed, canvas_index, step, kind, length, out, vocab, SEGMENT_ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
     await_inputs()
     segment = tl.program_id(0)
@@ -187,6 +194,9 @@ def _enter_kernel(
             tl.store(kept, token, inside)
         else:
             token = tl.load(kept, inside, other=0)
+            if (at > 0) & (tl.load(converged + tl.load(slot + segment)) != 0):
+                tl.store(kind + segment, KIND_UNUSED)
+                tl.store(length + segment, 0)
     tl.store(out + segment * SEGMENT_ROWS + position, token, inside)
 
 
@@ -198,7 +208,7 @@ def _enter_kernel(
 )  # fmt: skip
 def _finish_kernel(
     argmaxes, candidates, entropies, entropy_bound, confidence_threshold, stability_threshold, stop_at_eos, eos_ids,
-    canvases, last_argmax, stable_steps, slots, seed, canvas_index, step, kind, lengths, block, vocab,
+    canvases, last_argmax, stable_steps, was_last, slots, seed, canvas_index, step, kind, lengths, block, vocab,
     helds, SEGMENT_ROWS: tl.constexpr, BLOCK: tl.constexpr, END_IDS: tl.constexpr, PIECE: tl.constexpr,
 ):  # fmt: skip
     """One segment's canvas: what is accepted, whether it has converged, its report, and the canvas of the next step."""
@@ -249,6 +259,7 @@ def _finish_kernel(
     tl.store(canvas, token, position < SEGMENT_ROWS)
     tl.store(kept, argmax, inside)
     tl.store(stable_steps + slot, stable)
+    tl.store(was_last + slot, converged.to(tl.int32))
 
 
 @jit

@@ -61,6 +61,21 @@ def new_images(model: PackedModel, tokens: int) -> Tensor:
     return torch.zeros(tokens, model.config.hidden_size, dtype=model.dtype, device=model.device)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Begun:
+    """A forward between two layers, on each device.
+
+    contexts  what every layer reads
+    x, h      the next layer's input [R,D], of which a device may have its own rows only, and the norm of it
+    layer     the next layer's number
+    """
+
+    contexts: Sequence[ShardContext]
+    x: Sequence[Tensor]
+    h: Sequence[Rows]
+    layer: int
+
+
 def forward(
     model: PackedModel, inputs: Inputs, pages: tuple[Pages, ...], *, all_rows: bool = False
 ) -> tuple[Tensor, ...]:
@@ -71,6 +86,11 @@ def forward(
     In the last layer, rows that are only encoded stop at their keys and values, and their hidden states are
     meaningless, unless `all_rows` is set.
     """
+    return finish_forward(begin_forward(model, inputs, pages, layers=0), all_rows=all_rows)
+
+
+def begin_forward(model: PackedModel, inputs: Inputs, pages: tuple[Pages, ...], *, layers: int) -> Begun:
+    """The first part of `forward`: embeddings, self-conditioning and some layers, but never the last one."""
     with DeviceGroup(model.devices) as group:
         own = residual_rows(len(inputs.token_ids), len(model.shards))
         context, added = in_parallel(
@@ -86,35 +106,38 @@ def forward(
         contexts, xs, hs = [context], [x], [h]
         if len(model.shards) > 1:
             contexts, xs, hs = _broadcast_inputs(group, model, inputs, pages, own, context, x, h)
-        for number in range(len(model.layers)):
-            last = number == len(model.layers) - 1
-            xs, hs = _layer(group, contexts, number, xs, hs, canvases_only=last and not all_rows)
-    hidden = tuple(h for h in hs if isinstance(h, Tensor))
-    assert len(hidden) == len(hs)
+        begun = Begun(contexts=contexts, x=xs, h=hs, layer=0)
+        for _ in range(min(layers, len(model.layers) - 1)):
+            begun = _layer(group, begun)
+    return begun
+
+
+def finish_forward(begun: Begun, *, all_rows: bool = False) -> tuple[Tensor, ...]:
+    """The rest of `forward`."""
+    last = len(begun.contexts[0].shard.layers) - 1
+    with DeviceGroup(context.shard.device for context in begun.contexts) as group:
+        while begun.layer <= last:
+            begun = _layer(group, begun, canvases_only=begun.layer == last and not all_rows)
+    hidden = tuple(h for h in begun.h if isinstance(h, Tensor))
+    assert len(hidden) == len(begun.h)
     return hidden
 
 
-def _layer(
-    group: DeviceGroup,
-    contexts: Sequence[ShardContext],
-    number: int,
-    xs: Sequence[Tensor],
-    hs: Sequence[Rows],
-    *,
-    canvases_only: bool,
-) -> tuple[Sequence[Tensor], Sequence[Rows]]:
-    """One layer on all devices: from its input and the norm of it [R,D] to those of the next one, on each.
+def _layer(group: DeviceGroup, begun: Begun, *, canvases_only: bool = False) -> Begun:
+    """One layer on all devices; with `canvases_only`, only rows of canvases take its feed-forward.
 
     The shards' partial sums are gathered: of the attention's output, and of both feed-forward outputs. Of the layer's
     input, as of its output, every device has all rows or its own, see `residual_rows`.
     """
+    contexts, number = begun.contexts, begun.layer
     shards = [context.shard for context in contexts]
     lengths = [context.takes_experts(canvases_only=canvases_only) for context in contexts]
-    (outs,) = group.all_gather(group.map(lambda context, h: context.attention(number, h), contexts, hs))
-    xs, given = _after_attention(group, contexts, number, xs, outs)
+    (outs,) = group.all_gather(group.map(lambda context, h: context.attention(number, h), contexts, begun.h))
+    xs, given = _after_attention(group, contexts, number, begun.x, outs)
     fed = group.map(partial(feed_forward, number), shards, given, lengths)
     dense, sparse = group.all_gather(*zip(*fed, strict=True))
-    return _end_layer(group, contexts, number, xs, dense, sparse)
+    xs, hs = _end_layer(group, contexts, number, xs, dense, sparse)
+    return Begun(contexts=contexts, x=xs, h=hs, layer=number + 1)
 
 
 def _after_attention(
