@@ -42,7 +42,6 @@ def test_only_what_goes_on_begins_early(packed: PackedTransformer) -> None:
         ([step_of(0, 20, 1)], True),
         ([step_of(slot, 20, 2) for slot in range(3)], True),
         ([step_of(0, 20, 1), chunk], False),
-        ([step_of(0, 20, 1), *([chunk] * 5)], False),
     ):
         runner.prepare(work)
         assert begun(runner) == early

@@ -278,7 +278,7 @@ def test_warming_up_captures_what_all_slots_can_need(
     monkeypatch.setattr("redraft.engine.graph_runner.GraphMemory", lambda device: "pool")
     monkeypatch.setattr(
         "redraft.engine.graph_runner.CapturedStep",
-        lambda buffers, step, pool, in_parts: captured.append(buffers.fields.count),
+        lambda buffers, step, pool: captured.append(buffers.fields.count),
     )
     monkeypatch.setattr(GraphRunner, "_take_constrained_step", lambda self: captured.append("limited"))
     limits = replace(new_runner(packed).limits, slots=slots, prompt=prompt)

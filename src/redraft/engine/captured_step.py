@@ -1,4 +1,4 @@
-"""A step of one bucket: recorded as CUDA graphs, or run operation by operation."""
+"""A step of one bucket: recorded as two CUDA graphs, or run operation by operation."""
 
 from __future__ import annotations
 
@@ -20,30 +20,25 @@ from redraft.text.images import PlacedImage
 
 
 class CapturedStep:
-    """A step over its buffers, including both copies. Captured into `pool`, or not at all without one.
+    """A step over its buffers, including both copies, in two parts, of which the first can begin while the step before
+    it has yet to report. Captured into `pool` as two graphs, or not at all without one."""
 
-    With `in_parts` it is two graphs, so that the first part can begin while the step before it has yet to report.
-    """
-
-    def __init__(self, buffers: StepBuffers, step: Step, pool: GraphMemory | None, *, in_parts: bool) -> None:
-        self.buffers, self._step, self.in_parts = buffers, step, in_parts
-        self._first: torch.cuda.CUDAGraph | None = None
-        self._rest: torch.cuda.CUDAGraph | None = None
+    def __init__(self, buffers: StepBuffers, step: Step, pool: GraphMemory | None) -> None:
+        self.buffers, self.step, self.has_begun = buffers, step, False
         self._begun: Begun | None = None
         self._hidden: tuple[Tensor, ...] | None = None
-        self.has_begun = False
+        self._graphs: tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph] | None = None
         on_gpu = buffers.device.type == "cuda"
         self._taken, self._delivered = (torch.cuda.Event(external=True) if on_gpu else None for _ in range(2))
         if pool is not None:  # all segments are unused
-            self._capture(pool)
+            self._graphs = self._captured(pool)
 
-    def _capture(self, pool: GraphMemory) -> None:
-        if not self.in_parts:
-            self._rest, self._hidden = capture(self.launch_singly, pool)
-            return
-        self._first, self._begun = capture(self._begin_singly, pool)
-        self._first.replay()  # the rest runs before it is captured
-        self._rest, self._hidden = capture(partial(self._finish_singly, self._begun), pool)
+    def _captured(self, pool: GraphMemory) -> tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph]:
+        """Both parts. What passes between them is in memory that other steps use, too: none may run in between."""
+        first, begun = capture(self._begin_singly, pool)
+        first.replay()  # the rest runs before it is captured
+        rest, self._hidden = capture(partial(self._finish_singly, begun), pool)
+        return first, rest
 
     def write(
         self,
@@ -60,22 +55,22 @@ class CapturedStep:
         if self._taken is not None:
             self._taken.synchronize()
         self.buffers.send()
-        if self._first is not None:
-            self._first.replay()
-        elif self._rest is None:
+        if self._graphs is None:
             self._begun = self._begin_singly()
+        else:
+            self._graphs[0].replay()
         self.has_begun = True
 
     def launch(self) -> tuple[Tensor, ...]:
         """Start the step on what the host has written; returns hidden states [R,D] on every device, possibly still
-        being computed."""
+        being computed. If it has begun, no other step of its pool may have been launched since."""
         if not self.has_begun:
             self.begin()
         self.has_begun = False
-        if self._rest is None:
+        if self._graphs is None:
             assert self._begun is not None
             return self._finish_singly(self._begun)
-        self._rest.replay()
+        self._graphs[1].replay()
         assert self._hidden is not None
         return self._hidden
 
@@ -99,10 +94,10 @@ class CapturedStep:
         self.buffers.upload()
         if self._taken is not None:
             self._taken.record()
-        return self._step.begin()
+        return self.step.begin()
 
     def _finish_singly(self, begun: Begun) -> tuple[Tensor, ...]:
-        return self._step.finish(begun, self.deliver)
+        return self.step.finish(begun, self.deliver)
 
     def deliver(self, block: Tensor, first: int = 0) -> None:
         """Send a report, or that of the segments from `first` on, to the host. Another event tells when it has

@@ -1,9 +1,9 @@
-"""The runner for GPUs: a whole step of many requests as one CUDA graph.
+"""The runner for GPUs: a whole step of many requests as CUDA graphs.
 
-There is one graph for each number of segments in `BUCKETS`, or two (`captured_step.py`); a forward takes the smallest
-that holds it and leaves the rest of its segments unused, which costs next to nothing. Graphs are captured by `warm_up`,
-or when first needed, and share their memory. A step costs the host one small copy in each direction, inside the graph,
-and one wait.
+There are two graphs, one after the other, for each number of segments in `BUCKETS` (`captured_step.py`); a forward
+takes the smallest that holds it and leaves the rest of its segments unused, which costs next to nothing. Graphs are
+captured by `warm_up`, or when first needed, and share their memory. A step costs the host one small copy in each
+direction, inside the graphs, and one wait.
 
 Canvases with a constraint use the same graph for the model; they are sampled after it, those of one automaton together
 (`constrained_step.py`). Log-probabilities are computed from the hidden states that the graph left, once a canvas is
@@ -45,9 +45,9 @@ from redraft.text.images import PlacedImage
 _log = logging.getLogger(__name__)
 
 BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
-IN_PARTS = 4
-"""The largest bucket whose steps are two graphs, the first of which begins while the step before it has yet to report.
-With more canvases one of them is done after most steps, and the next forward is another one than was begun."""
+LAYER_AHEAD = 4
+"""The largest bucket whose first layer begins while the step before has yet to report. Of more canvases one is done
+after most steps, and then the next forward is another one than was begun; it takes too long to begin these in vain."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -173,10 +173,10 @@ class GraphRunner:
         if len(launches) == 1 and _bucket(len(launches[0])) in self._steps and not any(map(_images, work)):
             launch = self._written(launches[0], {})
             self._prepared = work, launch
-            if launch.step.in_parts and all(map(_goes_on, work)):
-                self.shared.pages.doubt(segment.slot for segment in work)
+            if all(map(_goes_on, work)):
                 with on_device(self.model.device):
                     launch.step.begin()
+                self.shared.pages.doubt(self._slots_written_ahead())
 
     @torch.inference_mode()
     def run(self, work: Sequence[Segment], meanwhile: Callable[[], None] = nothing) -> list[DenoiseResult]:
@@ -195,16 +195,16 @@ class GraphRunner:
             results += self._forward(launch, meanwhile)
         order = {segment.slot: number for number, segment in enumerate(work) if isinstance(segment, Denoise)}
         results.sort(key=lambda one: order[one.slot])
-        begun = self._begun_slots()  # by now they may hold other numbers
-        finite = (one for one in results if np.isfinite(one.entropy).all())
-        pages.trust(one.slot for one in finite if one.converged or one.slot not in begun)
+        finite, ahead = (one for one in results if np.isfinite(one.entropy).all()), self._slots_written_ahead()
+        pages.trust(one.slot for one in finite if one.converged or one.slot not in ahead)
         return results
 
-    def _begun_slots(self) -> set[int]:
-        """The slots of a prepared forward that has begun."""
-        if self._prepared is None or not self._prepared[1].step.has_begun:
+    def _slots_written_ahead(self) -> set[int]:
+        """Slots to whose pages the prepared forward may have begun to write, unless their canvas was done."""
+        if self._prepared is None:
             return set()
-        return {segment.slot for segment in self._prepared[0]}
+        work, step = self._prepared[0], self._prepared[1].step
+        return {segment.slot for segment in work} if step.has_begun and step.step.first_layers else set()
 
     def _launch_prepared_for(self, work: Sequence[Segment]) -> Launch | None:
         return self._prepared[1] if self._prepared is not None and self._prepared[0] is work else None
@@ -306,9 +306,9 @@ class GraphRunner:
         buffers = StepBuffers(segments, rows, shared.pages.width, self.model.device, slots=slots)
         step = Step(
             model=self.model.packed, fields=buffers.fields, state=shared.state, pages=shared.pages.stored,
-            images=shared.images,
+            images=shared.images, first_layers=int(segments <= LAYER_AHEAD),
         )  # fmt: skip
-        self._steps[segments] = CapturedStep(buffers, step, shared.graphs, in_parts=segments <= IN_PARTS)
+        self._steps[segments] = CapturedStep(buffers, step, shared.graphs)
         return self._steps[segments]
 
     def _begin(self, part: Denoise, constraint: CanvasConstraint) -> None:

@@ -30,9 +30,6 @@ HEAD_ROWS = 2048
 CONSTRAINED_ROWS = 2048
 """The same for canvases with a constraint, in addition; see `constrained_step.py`."""
 
-FIRST_LAYERS = 1
-"""Layers that belong to the first part of a step: long enough to hide what the host does between two steps."""
-
 Deliver = Callable[[Tensor], None]
 """Takes the report [S,2+4L] of a step, see `kernels.triton.step.Report`."""
 
@@ -76,22 +73,23 @@ def working_bytes(config: ModelConfig, segments: int, item: int, *, fp8_vocabula
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """A step in two parts: `begin`, then `finish`. `images` as in `Inputs`."""
+    """A step in two parts: `begin`, which includes some of the layers, then `finish`. `images` as in `Inputs`."""
 
     model: PackedModel
     fields: StepFields
     state: SlotState
     pages: tuple[Pages, ...]
     images: Tensor | None
+    first_layers: int = 0
 
     def begin(self) -> Begun:
-        """The forward up to the second layer. Besides the segments' pages it changes only new canvases' tokens."""
+        """The beginning of the forward. It changes only new canvases' tokens, and the segments' pages of its layers."""
         fields, state, segments = self.fields, self.state, self.fields.segments
         given, slot, vocab = fields.views["tokens"].flatten(), fields.views["slot"], self.model.config.vocab_size
         token_ids = call("enter_tokens", enter_tokens, given, state.canvases, slot, fields.counters, segments, vocab)
         soft = state.soft.index_select(0, fields.views["soft_from"]).flatten(0, 1)  # [R,D]
         inputs = Inputs(token_ids=token_ids, soft=soft, segments=segments, tables=fields.tables, images=self.images)
-        return begin_forward(self.model, inputs, self.pages, layers=FIRST_LAYERS)
+        return begin_forward(self.model, inputs, self.pages, layers=self.first_layers)
 
     def finish(self, begun: Begun, deliver: Deliver) -> tuple[Tensor, ...]:
         """The rest of the forward, and every DENOISE segment's sampler; returns hidden states [R,D] on every device.
