@@ -167,7 +167,8 @@ class GraphRunner:
 
     @torch.inference_mode()
     def prepare(self, work: Sequence[Segment]) -> None:
-        """See `engine.work.Runner`: writes what a single launch sends, unless images or a new graph are needed."""
+        """See `engine.work.Runner`: writes what a single launch sends, unless images or a new graph are needed, and
+        begins it if all its canvases go on."""
         self._prepared = None
         launches = list(self._launches(work))
         if len(launches) == 1 and _bucket(len(launches[0])) in self._steps and not any(map(_images, work)):
