@@ -312,6 +312,63 @@ def test_soft_probabilities_in_c_differ_by_rounding_alone() -> None:
     assert (ours != expected).float().mean() < 0.001
 
 
+@pytest.fixture
+def multiplied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows each dense product over the vocabulary takes."""
+    counts, product = [], cpu.dense_expectation
+
+    def counted(rows: Tensor, weight: Tensor) -> Tensor:
+        counts.append(len(rows))
+        return product(rows, weight)
+
+    monkeypatch.setattr(cpu, "dense_expectation", counted)
+    return counts
+
+
+def sharing(groups: list[tuple[int, float]], vocab: int) -> Tensor:
+    """A row of probabilities [V]: groups of so many tokens, anywhere, that share a mass."""
+    places = torch.randperm(vocab, generator=torch.Generator().manual_seed(0))
+    counts, masses = zip(*groups, strict=True)
+    each = torch.cat([torch.full((count,), mass / count) for count, mass in zip(counts, masses, strict=True)])
+    return torch.zeros(vocab).index_copy_(0, places[: sum(counts)], each)
+
+
+FEW = {
+    torch.bfloat16: [
+        [(1, 1.0)],
+        [(512, 1.0)],
+        [(400, 1 - 2.0**-10), (3000, 2.0**-10)],  # the others are unlikely
+        [(400, 1 - 2.0**-9.2), (700, 2.0**-9.2)],  # the others are likelier, but do not hold much
+    ],
+    torch.float32: [[(1, 1.0)], [(128, 1.0)], [(100, 1 - 2.0**-21), (3000, 2.0**-21)]],
+}
+"""Rows that gather, by dtype."""
+MANY = {
+    torch.bfloat16: [[(513, 1.0)], [(400, 1 - 2.0**-8), (3000, 2.0**-8)], [(400, 1 - 2.0**-8.5), (700, 2.0**-8.5)]],
+    torch.float32: [[(129, 1.0)], [(100, 1 - 2.0**-19), (3000, 2.0**-19)], [(100, 1 - 2.0**-21), (100, 2.0**-21)]],
+}
+"""Rows that do not."""
+
+
+@pytest.mark.usefixtures("in_c")
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [1, 64, 700])
+def test_rows_that_few_tokens_explain_gather_in_c(
+    threads: int, dtype: torch.dtype, width: int, multiplied: list[int]
+) -> None:
+    """Row by row. The others get what the dense product makes of them."""
+    weight, few = normal(4005, width, seed=1).to(dtype), len(FEW[dtype])
+    rows = torch.stack([sharing(groups, 4005) for groups in FEW[dtype] + MANY[dtype]]).to(dtype)
+    ours = native.expectation(rows, weight)
+    assert multiplied == [len(rows) - few]
+    assert torch.equal(ours[few:], cpu.dense_expectation(rows, weight)[few:])
+    exact = rows.double() @ weight.double()
+    left_out = cpu.DROPPED[dtype] * weight.double().norm(dim=-1).max()
+    assert ((ours.double() - exact).norm(dim=-1) <= left_out + torch.finfo(dtype).eps * exact.norm(dim=-1)).all()
+    for some in ([2], [few, 0, 1], list(range(few, -1, -1))):
+        assert torch.equal(native.expectation(rows[some], weight), ours[some])
+
+
 # --- the table ---------------------------------------------------------------------------------------------------
 
 

@@ -31,8 +31,9 @@ BF16_LOGITS = 1 << 21
 """The most logits in a product in bf16, unless it has only `MIN_ROWS`."""
 BF16_TRIED = 1 << 21
 """Size, in numbers, of the largest weight for which products of fewer rows are tried."""
-DROPPED = {torch.float32: 2.0**-20, torch.bfloat16: 2.0**-12}
-"""Probability mass that a settled row may leave out: no more than the rounding error of a sum over a vocabulary."""
+DROPPED = {torch.float32: 2.0**-20, torch.bfloat16: 2.0**-9}
+"""Probability mass that a settled row may leave out: in fp32 no more than the rounding error of a sum over a
+vocabulary; in bf16 what a GPU's rows may, no more than probabilities lose or gain when they are rounded."""
 
 _SURE, _KEPT = 0.9, 32  # a row qualifies if a token has this probability, and may keep this many
 _CHUNK, _LOOKED_AT = 128, 8  # tokens per chunk of the vocabulary, and chunks searched for a row's tokens

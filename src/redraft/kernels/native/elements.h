@@ -52,6 +52,8 @@ INLINE void put(void *x, integer i, float value, const int bf16) {
 /* Element i of a tensor that begins at x. */
 INLINE void *at(const void *x, integer i, const int bf16) { return (char *)x + i * (bf16 ? 2 : 4); }
 
+INLINE int at_most(integer count, int limit) { return count < limit ? (int)count : limit; }
+
 /* e^x to 2 units in the last place: 2^n e^r with |r| <= ln(2)/2 and a polynomial; 0 below -87, not for x > 88. */
 INLINE float exponential(float x) {
     float n = rintf(x * 1.44269504f), r = x - n * 0.693359375f + n * 2.12194440e-4f;

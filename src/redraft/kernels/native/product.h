@@ -116,8 +116,6 @@ INLINE void product(float *out, const void *rows, int count, const void *weights
     (bf16 ? product_bf16 : product_fp32)(out, rows, count, weights, stride, depth);
 }
 
-INLINE int at_most(integer count, int limit) { return count < limit ? (int)count : limit; }
-
 int omp_get_thread_num(void); /* declared here, because not every compiler with OpenMP has omp.h */
 
 #endif

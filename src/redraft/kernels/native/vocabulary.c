@@ -73,52 +73,90 @@ EXPORT void redraft_soft_probabilities(uint16_t *probabilities, const float *log
     }
 }
 
-/* How many of a row's probabilities [columns] are above `least`: their indices go to `places`, the sum of the others to
- * `rest`. Stops at `most`. */
-INLINE int likely(const void *row, integer columns, float least, int most, integer *places, float *rest,
-                  const int bf16) {
-    int count = 0;
-    float sum = 0.0f;
-    for (integer first = 0; first < columns && count < most; first += CHUNK) {
+#define MOST 512  /* tokens that a row may gather */
+#define STRIP 512 /* columns that are summed at a time */
+#define AHEAD 4   /* lines that are copied into the cache ahead */
+
+/* A row's tokens that are likelier than `least`. */
+typedef struct {
+    float least, rest; /* the sum of all others */
+    int count, chunks;
+    integer chunk[MOST + 1], place[MOST]; /* where each CHUNK with such tokens begins, and where they are */
+} tokens;
+
+/* Count a row's likely tokens [columns]; stop at more than `most`, and when the others hold more than `dropped`. */
+INLINE void count_likely(tokens *t, const void *row, integer columns, int most, float dropped, const int bf16) {
+    float least = t->least, sum = 0.0f;
+    t->count = t->chunks = 0;
+    for (integer first = 0; first < columns && t->count <= most && sum <= dropped; first += CHUNK) {
         integer end = first + CHUNK < columns ? first + CHUNK : columns;
-        float peak = 0.0f;
-#pragma omp simd reduction(+ : sum) reduction(max : peak)
+        int here = 0;
+#pragma omp simd reduction(+ : sum, here)
         for (integer i = first; i < end; i++) {
             float p = get(row, i, bf16);
-            peak = p > peak ? p : peak;
             sum += p > least ? 0.0f : p;
+            here += p > least;
         }
-        if (peak > least)
-            for (integer i = first; i < end && count < most; i++)
-                if (get(row, i, bf16) > least) places[count++] = i;
+        if (here) t->chunk[t->chunks++] = first;
+        t->count += here;
     }
-    *rest = sum;
-    return count;
+    t->rest = sum;
 }
 
-#define MOST 128
+/* Whether some tokens, at most MOST, hold all of a row's mass but `dropped`; then these are counted. First come all
+ * that hold more than 1 / (4 MOST) of `dropped` each, then, if these are too many, the likelier ones of them. fp32 has
+ * a quarter of MOST, and tries once. */
+INLINE int few_explain(tokens *t, const void *row, integer columns, float dropped, const int bf16) {
+    const int most = bf16 ? MOST : MOST / 4;
+    for (t->least = dropped / (float)(4 * most);; t->least *= 4) {
+        count_likely(t, row, columns, most, dropped, bf16);
+        if (t->count <= most) return t->rest <= dropped;
+        if (!bf16) return 0;
+    }
+}
+
+/* Note where the tokens are that were counted. */
+INLINE void place_likely(tokens *t, const void *row, integer columns, const int bf16) {
+    int found = 0;
+    for (int c = 0; c < t->chunks; c++)
+        for (integer i = t->chunk[c]; i < t->chunk[c] + CHUNK && i < columns; i++)
+            if (get(row, i, bf16) > t->least) t->place[found++] = i;
+}
+
+INLINE void prefetch(const void *x, integer count, const int bf16) {
+    for (integer i = 0; i < count; i += bf16 ? 32 : 16) __builtin_prefetch(at(x, i, bf16));
+}
+
+/* mean [width] = the sum of the tokens' lines of `weight` [columns, width], each times its probability. */
+INLINE void gather(void *mean, const tokens *t, const void *row, const void *weight, integer width, const int bf16) {
+    for (integer first = 0; first < width; first += STRIP) {
+        float sum[STRIP] = {0.0f};
+        int strip = at_most(width - first, STRIP);
+        for (int n = 0; n < t->count; n++) {
+            float p = get(row, t->place[n], bf16);
+            const void *line = at(weight, t->place[n] * width + first, bf16);
+            if (n + AHEAD < t->count) prefetch(at(weight, t->place[n + AHEAD] * width + first, bf16), strip, bf16);
+            for (int i = 0; i < strip; i++) sum[i] += p * get(line, i, bf16);
+        }
+        for (int i = 0; i < strip; i++) put(mean, first + i, sum[i], bf16);
+    }
+}
 
 INLINE void settled_means(void *means, uint8_t *settled, const void *probabilities, const void *weight, integer rows,
                           integer columns, integer width, float dropped, int threads, const int bf16) {
-#pragma omp parallel for num_threads(threads)
+#pragma omp parallel for num_threads(threads) schedule(dynamic, 1)
     for (integer row = 0; row < rows; row++) {
         const void *line = at(probabilities, row * columns, bf16);
-        integer places[MOST + 1];
-        float rest;
-        int count = likely(line, columns, dropped / (4 * MOST), MOST + 1, places, &rest, bf16);
-        settled[row] = count <= MOST && rest <= dropped;
+        tokens t;
+        settled[row] = few_explain(&t, line, columns, dropped, bf16);
         if (!settled[row]) continue;
-        for (integer i = 0; i < width; i++) {
-            float sum = 0.0f;
-            for (int n = 0; n < count; n++)
-                sum += get(line, places[n], bf16) * get(weight, places[n] * width + i, bf16);
-            put(means, row * width + i, sum, bf16);
-        }
+        place_likely(&t, line, columns, bf16);
+        gather(at(means, row * width, bf16), &t, line, weight, width, bf16);
     }
 }
 
 /* The means [rows, width] of the lines of `weight` [columns, width] by `probabilities` [rows, columns], for rows whose
- * mass except for `dropped` is on at most MOST tokens; `settled` says which these are. */
+ * mass except for `dropped` is on at most MOST tokens, in fp32 a quarter of that; `settled` says which these are. */
 EXPORT void redraft_settled_means(void *means, uint8_t *settled, const void *probabilities, const void *weight,
                                   integer rows, integer columns, integer width, float dropped, int threads, int bf16) {
     BY_DTYPE(settled_means, means, settled, probabilities, weight, rows, columns, width, dropped, threads);
