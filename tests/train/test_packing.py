@@ -20,7 +20,7 @@ from redraft.train.loader import Loader
 from redraft.train.packing import Packer, chat_segments, clean_rows, text_segments
 from redraft.train.recipe import DataSettings, Recipe, SourceSettings
 from redraft.train.shards import Document, read_shard, write_shard
-from redraft.train.sources import ChatShard, Pool, TextShard
+from redraft.train.sources import ChatShard, Pool, ReverseSource, TextShard
 
 NEWLINE, EOS, PAD, CANVAS = 3, 1, 0, 16
 
@@ -397,3 +397,10 @@ def test_rows_too_short_for_a_generated_prompt_are_refused(recipe: Recipe) -> No
 def test_a_vocabulary_too_small_for_the_toy_task_is_refused(recipe: Recipe) -> None:
     with pytest.raises(SettingError, match=r"source reverse: its symbols begin at 8; model\.vocab_size is 8\."):
         Packer(dataclasses.replace(recipe, model=dataclasses.replace(recipe.model, vocab_size=8)))
+
+
+def test_the_toy_tasks_symbols_come_from_all_of_a_wide_vocabulary() -> None:
+    pool, _ = ReverseSource(tokens=100, vocab_size=262_144, name="reverse").draw(np.random.default_rng(0), 50, "train")
+    symbols = pool.tokens.reshape(-1, 19)[:, 1:9]
+    assert symbols.min() >= ReverseSource.FIRST
+    assert symbols.max() > 200_000

@@ -151,7 +151,7 @@ class ReverseSource:
     def draw(self, rng: np.random.Generator, rows: int, part: Part) -> tuple[Pool, Ints]:
         symbols = rng.integers(self.FIRST, self._vocab, (rows * self._per_row, self.SYMBOLS))
         bos, separator, end = (np.full((len(symbols), 1), token) for token in (self.BOS, self.SEPARATOR, self.END))
-        documents = np.concatenate([bos, symbols, separator, symbols[:, ::-1], end], 1).astype(np.uint16)
+        documents = np.concatenate([bos, symbols, separator, symbols[:, ::-1], end], 1).astype(np.int32)
         return _equal_documents(documents, self.SYMBOLS + 2, rows)
 
 
@@ -213,7 +213,7 @@ def _check_room(prompt: int, tokens: int, name: str) -> None:
         raise SettingError(f"source {name}: its prompts have {prompt} tokens; data.tokens is {tokens}.")
 
 
-def _equal_documents(documents: NDArray[np.uint16], prompt: int, rows: int) -> tuple[Pool, Ints]:
+def _equal_documents(documents: NDArray[np.int32], prompt: int, rows: int) -> tuple[Pool, Ints]:
     """Documents [n, length] as a pool, dealt out to `rows` rows in order."""
     count, length = documents.shape
     starts = np.arange(count, dtype=np.int64) * length

@@ -23,6 +23,7 @@ from redraft.train.build.encoding import Encodes, Renders
 from redraft.train.build.sudoku_solver import CELLS, dig, random_grid
 
 Grids = NDArray[np.uint8]
+Ids = NDArray[np.int32]
 
 # --- base puzzles ---------------------------------------------------------------------------------
 
@@ -207,8 +208,8 @@ class SudokuEncoder:
         """Tokens before the answer, the same for every puzzle."""
         return int(self._prompts.shape[1])
 
-    def encode(self, puzzles: Grids, solutions: Grids) -> NDArray[np.uint16]:
-        """Whole documents, uint16 [B, prompt_length + answer tokens]."""
+    def encode(self, puzzles: Grids, solutions: Grids) -> Ids:
+        """Whole documents, int32 [B, prompt_length + answer tokens]."""
         prompts = _fill(self._prompts, self._prompt_cells, puzzles)
         return np.concatenate([prompts, _fill(self._answers, self._answer_cells, solutions)], axis=1)
 
@@ -224,17 +225,17 @@ class SudokuEncoder:
                 )
 
 
-def _uniform_encodings(encode: Callable[[int], list[int]], digits: int) -> NDArray[np.uint16]:
-    """Encodings of the grids made of one digit only, uint16 [10, T]."""
+def _uniform_encodings(encode: Callable[[int], list[int]], digits: int) -> Ids:
+    """Encodings of the grids made of one digit only, int32 [10, T]."""
     rows = [encode(digit) for digit in range(digits)]
     if len({len(row) for row in rows}) != 1:
         raise ValueError(
             "this tokenizer gives digits different numbers of tokens, so grids cannot be encoded cell by cell"
         )
-    return np.array(rows, np.uint16)
+    return np.array(rows, np.int32)
 
 
-def _varying(encodings: NDArray[np.uint16]) -> NDArray[np.int64]:
+def _varying(encodings: Ids) -> NDArray[np.int64]:
     """The 81 token positions that depend on the digit."""
     positions = np.flatnonzero((encodings != encodings[:1]).any(axis=0))
     if len(positions) != CELLS:
@@ -242,7 +243,7 @@ def _varying(encodings: NDArray[np.uint16]) -> NDArray[np.int64]:
     return positions
 
 
-def _fill(encodings: NDArray[np.uint16], cells: NDArray[np.int64], grids: Grids) -> NDArray[np.uint16]:
+def _fill(encodings: Ids, cells: NDArray[np.int64], grids: Grids) -> Ids:
     tokens = np.repeat(encodings[:1], len(grids), axis=0)  # [B, T]
     tokens[:, cells] = encodings[grids, cells]
     return tokens
