@@ -75,7 +75,7 @@ def main() -> None:
 
     print("\nA Sudoku, all 81 cells drafted at once:\n")
     puzzle = read_sudoku_csv(DATA / "sudoku_36.csv")[0]
-    answer = show(llm, messages_for(puzzle), seed=1, max_tokens=128)
+    answer = show(llm, messages_for(puzzle.puzzle), seed=1, max_tokens=128)
     show_grids(puzzle, answer.text)
 
     print("\nA tool call, what the tool returns, and the answer:\n")

@@ -5,19 +5,10 @@ import random
 import numpy as np
 import pytest
 
-from redraft.errors import InputError
-from redraft.train.build.sudoku import (
-    ClueRange,
-    SudokuEncoder,
-    SudokuSampler,
-    build,
-    generate,
-    load_base,
-    random_cell_orders,
-    render_sudoku,
-    write_evaluation,
-)
-from redraft.train.build.sudoku_solver import dig, is_unique, random_grid, solve
+from redraft.errors import InputError, SettingError
+from redraft.train.build.sudoku import build, generate, write_evaluation
+from redraft.train.build.sudoku_solver import dig, grid_of, is_unique, random_grid, search, state_of
+from redraft.train.sudoku import SudokuEncoder, draw_puzzles, load_base, random_cell_orders, render_sudoku
 
 PUZZLE = "530070000600195000098000060800060003400803001700020006060000280000419005000080079"
 SOLUTION = "534678912672195348198342567859761423426853791713924856961537284287419635345286179"
@@ -25,6 +16,11 @@ SOLUTION = "53467891267219534819834256785976142342685379171392485696153728428741
 
 def digits(text):
     return [int(character) for character in text]
+
+
+def solve(puzzle):
+    """One solution, or None if there is none."""
+    return next(map(grid_of, search(state_of(puzzle), 1)), None)
 
 
 def assert_valid_grids(grids):
@@ -73,10 +69,7 @@ def test_dig_stops_at_the_target():
 
 
 def test_build_writes_a_readable_base(tmp_path, base):
-    seen = []
-    build(tmp_path / "base.npz", 3, seed=5, target=27, save_every=2, progress=seen.append)
-    puzzles, solutions = load_base(tmp_path / "base.npz")
-    assert seen == [2, 3]
+    puzzles, solutions = load_base(build(tmp_path / "base.npz", 3, seed=5, target=27))
     assert (puzzles == base[0][:3]).all()
     assert (solutions == base[1][:3]).all()
     assert [path.name for path in tmp_path.iterdir()] == ["base.npz"]
@@ -99,8 +92,12 @@ def test_symmetries_are_orders_of_all_cells():
     assert len({order.tobytes() for order in orders}) == 50
 
 
-def test_sampler_gives_valid_unique_puzzles_with_the_counts_asked_for(base):
-    puzzles, solutions = SudokuSampler(base, seed=1, clues=ClueRange(low=30, high=33)).sample(200)
+def draw(base, count, clues=(24, 45), *, seed):
+    return draw_puzzles(base, count, clues, np.random.default_rng(seed))
+
+
+def test_drawn_puzzles_are_valid_and_unique_and_have_as_many_clues_as_asked_for(base):
+    puzzles, solutions = draw(base, 200, (30, 33), seed=1)
     assert puzzles.dtype == solutions.dtype == np.uint8
     assert_valid_grids(solutions)
     assert ((puzzles == 0) | (puzzles == solutions)).all()
@@ -109,21 +106,10 @@ def test_sampler_gives_valid_unique_puzzles_with_the_counts_asked_for(base):
     assert len({solution.tobytes() for solution in solutions}) == 200
 
 
-def test_sampler_repeats_with_its_seed_only(base):
-    first, again, other = (SudokuSampler(base, seed=seed).sample(8)[0] for seed in (1, 1, 2))
+def test_puzzles_depend_on_the_seed_only(base):
+    first, again, other = (draw(base, 8, seed=seed)[0] for seed in (1, 1, 2))
     assert (first == again).all()
     assert (first != other).any()
-
-
-@pytest.mark.parametrize(("low", "high"), [(16, 30), (30, 29), (30, 82)])
-def test_clue_range_is_checked(low, high):
-    with pytest.raises(ValueError, match="clue range"):
-        ClueRange(low=low, high=high)
-
-
-def test_sampler_refuses_arrays_of_other_shapes(base):
-    with pytest.raises(ValueError, match=r"\[n, 81\]"):
-        SudokuSampler((base[0][:, :80], base[1]), seed=1)
 
 
 class CharacterTokenizer:
@@ -149,7 +135,7 @@ class Template:
 
 
 def test_encoding_by_look_up_equals_tokenising_the_text(base):
-    puzzles, solutions = SudokuSampler(base, seed=3).sample(6)
+    puzzles, solutions = draw(base, 6, seed=3)
     encoder = SudokuEncoder(CharacterTokenizer(), Template())
     for document, puzzle, solution in zip(encoder.encode(puzzles, solutions), puzzles, solutions, strict=True):
         prompt, answer = render_sudoku(Template(), puzzle, solution)
@@ -158,7 +144,7 @@ def test_encoding_by_look_up_equals_tokenising_the_text(base):
 
 
 def test_encoder_refuses_a_tokenizer_that_joins_digits():
-    with pytest.raises(ValueError, match="digit tokens on the 81 cells"):
+    with pytest.raises(SettingError, match="must encode each digit of a Sudoku grid as one token"):
         SudokuEncoder(ChunkTokenizer(), Template())
 
 

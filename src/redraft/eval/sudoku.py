@@ -84,9 +84,9 @@ def _check_grid(path: Path, line: int, solution: str) -> None:
             fail(path, line, f"the solution repeats a digit in {kind} {index % 9 + 1}")
 
 
-def messages_for(item: SudokuItem) -> list[dict[str, str]]:
-    """The chat messages that ask for the solution."""
-    return [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": " ".join(item.puzzle)}]
+def messages_for(puzzle: str) -> list[dict[str, str]]:
+    """The chat messages that ask for the solution of a puzzle of 81 digits."""
+    return [{"role": "system", "content": SYSTEM_PROMPT}, {"role": "user", "content": " ".join(puzzle)}]
 
 
 def is_solved(item: SudokuItem, text: str) -> bool:
@@ -97,7 +97,7 @@ def is_solved(item: SudokuItem, text: str) -> bool:
 TASK = Task(
     file="sudoku_30.csv",
     read=read_sudoku_csv,
-    chat=lambda item: (messages_for(item), None),
+    chat=lambda item: (messages_for(item.puzzle), None),
     solved=is_solved,
     expected=lambda item: " ".join(item.solution),
     id=lambda item: item.id,

@@ -20,10 +20,10 @@ from redraft.errors import SettingError
 from redraft.text.template import ChatTemplate
 from redraft.text.tokenizer import Tokenizer
 from redraft.train import jsonl
-from redraft.train.build.sudoku import ClueRange, SudokuEncoder, SudokuSampler, load_base
 from redraft.train.holes import line_table, mark_table
 from redraft.train.recipe import DataSettings, SourceSettings
 from redraft.train.shards import Shard, ShardError, join, read_shard
+from redraft.train.sudoku import SudokuEncoder, draw_puzzles, load_base
 
 Part = Literal["train", "heldout"]
 Ints = NDArray[np.int64]
@@ -123,15 +123,14 @@ class SudokuSource:
     holds_out = True
 
     def __init__(self, base: Path, encoder: SudokuEncoder, tokens: int, clues: tuple[int, int], name: str) -> None:
-        self._base, self._encoder = load_base(base), encoder
+        self._base, self._encoder, self._clues = load_base(base), encoder, clues
         _check_room(encoder.prompt_length, tokens, name)
-        self._clues = ClueRange(low=clues[0], high=clues[1])
-        self._tokens = tokens
+        self._per_row = tokens // encoder.prompt_length + 1
 
     def draw(self, rng: np.random.Generator, rows: int, part: Part) -> tuple[Pool, Ints]:
-        per_row = self._tokens // self._encoder.prompt_length + 1
-        sampler = SudokuSampler(self._base, int(rng.integers(2**62)), self._clues)
-        documents = self._encoder.encode(*sampler.sample(rows * per_row))
+        fresh = np.random.default_rng(int(rng.integers(2**62)))
+        puzzles, solutions = draw_puzzles(self._base, rows * self._per_row, self._clues, fresh)
+        documents = self._encoder.encode(puzzles, solutions)
         return _equal_documents(documents, self._encoder.prompt_length, rows)
 
 

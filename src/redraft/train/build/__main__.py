@@ -84,9 +84,7 @@ def _english(settings: Settings) -> list[Path]:
 
 
 def _sudoku(settings: Settings) -> list[Path]:
-    path = settings.out / "sudoku_base.npz"
-    sudoku.build(path, _SUDOKU_PUZZLES)
-    return [path]
+    return [sudoku.build(settings.out / "sudoku_base.npz", _SUDOKU_PUZZLES)]
 
 
 def _tools(settings: Settings) -> list[Path]:

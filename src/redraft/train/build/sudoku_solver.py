@@ -133,12 +133,6 @@ def grid_of(state: int) -> list[int]:
     return grid
 
 
-def solve(puzzle: Sequence[int]) -> list[int] | None:
-    """One solution of ``puzzle`` as 81 digits, or None when there is none."""
-    found = search(state_of(puzzle), 1)
-    return grid_of(found[0]) if found else None
-
-
 def is_unique(puzzle: Sequence[int]) -> bool:
     """Whether ``puzzle`` has exactly one solution."""
     return len(search(state_of(puzzle), 2)) == 1
@@ -181,13 +175,12 @@ def _removable(puzzle: list[int], grid: Sequence[int], group: list[int]) -> bool
     """Empties the cells of ``group`` if the solution stays unique; otherwise leaves ``puzzle`` as it was."""
     for cell in group:
         puzzle[cell] = 0
-    state = state_of(puzzle)
     if len(group) == 1:
         # Unique before, so another solution must differ in this very cell: rule out the known digit and look for any.
         cell = group[0]
-        unique = not search(state & ~(1 << 81 * (grid[cell] - 1) + cell), 1)
+        unique = not search(state_of(puzzle) & ~(1 << 81 * (grid[cell] - 1) + cell), 1)
     else:
-        unique = len(search(state, 2)) == 1
+        unique = is_unique(puzzle)
     if not unique:
         for cell in group:
             puzzle[cell] = grid[cell]
