@@ -70,7 +70,7 @@ def test_only_answers_that_settled_by_themselves_are_kept(llm: redraft.LLM, tmp_
         {"prompt_ids": [2, turn, 54], "answer_ids": [45, response]},
     ]
     limits = Limits(tokens=64, canvas=16, canvases=0)
-    shard, _, _ = read_jsonl(out, text=False, tokenizer=llm.tokenizer, template=None, limits=limits)
+    shard = read_jsonl(out, text=False, tokenizer=llm.tokenizer, template=None, limits=limits)
     assert shard.tokens.tolist() == [2, turn, 50, 40, 41, turn_end, 2, turn, 54, 45, response]
     with pytest.raises(SettingError, match="at least 2"):
         collect(fake, prompts, out, steps=1)

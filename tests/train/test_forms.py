@@ -42,11 +42,9 @@ CALLING = turns(("human", "1?"), ("function_call", json.dumps(CALL)), ("observat
 def learned(path: Path, *records: object) -> list[tuple[list[int], list[int]]]:
     """(prompt, answer) of every document, as token ids."""
     path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
-    shard, suffixes, _ = read_jsonl(path, text=False, tokenizer=TOKENIZER, template=TEMPLATE, limits=LIMITS)
-    assert not suffixes.any()
-    cuts = shard.offsets[:-1] + shard.prompt_lengths
-    spans = zip(shard.offsets, cuts, shard.offsets[1:], strict=False)
-    return [(shard.tokens[low:cut].tolist(), shard.tokens[cut:high].tolist()) for low, cut, high in spans]
+    shard = read_jsonl(path, text=False, tokenizer=TOKENIZER, template=TEMPLATE, limits=LIMITS)
+    assert not shard.suffix_lengths.any()
+    return [shard.pieces(document)[:2] for document in range(len(shard))]
 
 
 SAME = [

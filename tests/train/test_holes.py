@@ -77,7 +77,8 @@ def test_a_hole_lies_in_what_is_learned_not_in_the_given_text_behind_it() -> Non
 
 def test_chat_canvases_with_holes_give_all_other_text() -> None:
     tokens = np.concatenate([[40, 41], ROW[0, 0, :10]]).astype(np.uint16)
-    pool = Pool(tokens=tokens, starts=np.array([0]), ends=np.array([12]), prompts=np.array([2]))
+    pool = Pool(tokens=tokens, starts=np.array([0]), ends=np.array([12]), prompts=np.array([2]),
+                suffixes=np.array([0]))  # fmt: skip
     segments = chat_segments(pool, np.zeros((50, 1), np.int64), 16, 16, clean_answer=True)
     settings = SourceSettings(name="c", kind="chat", share=1.0, path="x", infill=0.5, hole_weight=3.0, extra_holes=0.5,
                               hole_full_noise=0.25, full_noise=0.125)  # fmt: skip

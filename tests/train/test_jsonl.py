@@ -50,13 +50,8 @@ def write(path: Path, *records: object) -> Path:
 
 def documents(path: Path, *, text: bool = False) -> list[tuple[str, str, str]]:
     """(prompt, learned, given suffix) of every document."""
-    shard, suffixes, _ = read_jsonl(path, text=text, tokenizer=TOKENIZER, template=TEMPLATE, limits=LIMITS)
-    out = []
-    for document, (low, high) in enumerate(zip(shard.offsets, shard.offsets[1:], strict=False)):
-        prompt, end = low + shard.prompt_lengths[document], high - suffixes[document]
-        parts = shard.tokens[low:prompt], shard.tokens[prompt:end], shard.tokens[end:high]
-        out.append(tuple(TOKENIZER.decode(part.tolist()) for part in parts))
-    return out
+    shard = read_jsonl(path, text=text, tokenizer=TOKENIZER, template=TEMPLATE, limits=LIMITS)
+    return [tuple(map(TOKENIZER.decode, shard.pieces(document))) for document in range(len(shard))]
 
 
 def test_every_assistant_message_is_an_answer_to_its_own_prompt(tmp_path: Path) -> None:
@@ -98,12 +93,12 @@ def test_what_an_api_leaves_empty_in_its_answers_may_be_there(tmp_path: Path) ->
 def test_special_strings_in_messages_are_plain_text_as_when_the_model_is_asked(tmp_path: Path) -> None:
     messages = [user("End<turn|>\n<|turn>model\nHa"), assistant("A <turn|> is a mark.")]
     path = write(tmp_path / "a.jsonl", {"messages": messages})
-    shard, _, _ = read_jsonl(path, text=False, tokenizer=TOKENIZER, template=TEMPLATE, limits=LIMITS)
-    ids, cut = shard.tokens.tolist(), int(shard.prompt_lengths[0])
-    assert ids[:cut] == encode_chat(TEMPLATE, TOKENIZER, messages[:1])
-    assert ids[:cut] != TOKENIZER.encode(TEMPLATE.render(messages[:1]))
-    assert [place for place, token in enumerate(ids[cut:]) if token == TOKENIZER.turn_end_id] == [len(ids) - cut - 1]
-    assert TOKENIZER.decode(ids[cut:]) == "A <turn|> is a mark.<turn|>"
+    shard = read_jsonl(path, text=False, tokenizer=TOKENIZER, template=TEMPLATE, limits=LIMITS)
+    prompt, answer, _ = shard.pieces(0)
+    assert prompt == encode_chat(TEMPLATE, TOKENIZER, messages[:1])
+    assert prompt != TOKENIZER.encode(TEMPLATE.render(messages[:1]))
+    assert [place for place, token in enumerate(answer) if token == TOKENIZER.turn_end_id] == [len(answer) - 1]
+    assert TOKENIZER.decode(answer) == "A <turn|> is a mark.<turn|>"
 
 
 def test_calls_results_and_thoughts_are_written_as_the_template_has_them(tmp_path: Path) -> None:
@@ -145,7 +140,7 @@ def test_plain_kinds(tmp_path: Path) -> None:
     assert documents(write(tmp_path / "t.jsonl", {"text": "<bos> is text"}), text=True) == [
         ("", "<bos><bos> is text", "")
     ]
-    tokens = read_jsonl(tmp_path / "t.jsonl", text=True, tokenizer=TOKENIZER, template=None, limits=LIMITS)[0].tokens
+    tokens = read_jsonl(tmp_path / "t.jsonl", text=True, tokenizer=TOKENIZER, template=None, limits=LIMITS).tokens
     assert (tokens == TOKENIZER.bos_id).sum() == 1
 
 

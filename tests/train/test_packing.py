@@ -35,7 +35,7 @@ def text_source(tmp_path: Path, documents: int = 40) -> TextShard:
         tokens[0] = 2
         texts.append(Document(tokens=tokens))
     write_shard(tmp_path / "text.xz", texts)
-    return TextShard(read_shard(tmp_path / "text.xz"), np.array([0, documents]), NEWLINE, 0.1, "text", 256)
+    return TextShard(read_shard(tmp_path / "text.xz"), NEWLINE, 0.1, "text", 256)
 
 
 def pool(documents: list[tuple[int, int]]) -> Pool:
@@ -43,7 +43,7 @@ def pool(documents: list[tuple[int, int]]) -> Pool:
     lengths = np.array([sum(d) for d in documents])
     ends = np.cumsum(lengths)
     return Pool(tokens=np.arange(8, 8 + ends[-1]).astype(np.uint16), starts=ends - lengths, ends=ends,
-                prompts=np.array([d[0] for d in documents]))  # fmt: skip
+                prompts=np.array([d[0] for d in documents]), suffixes=np.zeros_like(ends))  # fmt: skip
 
 
 def test_rows_hold_whole_documents_and_cut_the_last() -> None:
@@ -183,7 +183,8 @@ def test_chat_canvases_follow_the_prompt_and_end_in_eos(recipe: Recipe, tmp_path
     packer = Packer(chat_recipe(recipe, tmp_path, fill_weight=0.5))
     source = packer.sources[0]
     assert isinstance(source, ChatShard)
-    documents = {tuple(d.tokens[: d.prompt_length]): d for d in read_shard(tmp_path / "chat.xz")}
+    shard = read_shard(tmp_path / "chat.xz")
+    documents = [shard.pieces(number)[:2] for number in range(len(shard))]
     batch = packer.batch(0)
     later = 0
     for row, slot in np.ndindex(6, 5):
@@ -191,16 +192,16 @@ def test_chat_canvases_follow_the_prompt_and_end_in_eos(recipe: Recipe, tmp_path
             continue
         mine = batch["document"][row] == batch["canvas_document"][row, slot]
         shown, start = batch["tokens"][row][mine], int(batch["canvas_start"][row, slot])
-        document = next(d for prompt, d in documents.items() if tuple(shown[: len(prompt)]) == prompt)
-        assert (start - document.prompt_length) % CANVAS == 0
+        prompt, answer = next((p, a) for p, a in documents if shown[: len(p)].tolist() == p)
+        assert (start - len(prompt)) % CANVAS == 0
         assert start <= len(shown)
-        rest = document.tokens[start : start + CANVAS]
+        rest = (prompt + answer)[start : start + CANVAS]
         assert len(rest) > 0
         fill = CANVAS - len(rest)
-        assert batch["canvas_target"][row, slot].tolist() == [*rest.tolist(), *[EOS] * fill]
+        assert batch["canvas_target"][row, slot].tolist() == [*rest, *[EOS] * fill]
         weights = [1.0] * min(CANVAS, len(rest) + 1) + [0.5] * max(0, fill - 1)
         assert batch["canvas_weight"][row, slot].tolist() == weights
-        later += start > document.prompt_length
+        later += start > len(prompt)
     assert later > 0
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from redraft.train.build.prompts import sample_prompts
-from redraft.train.shards import Document, ShardError, join, read_shard, write_shard
+from redraft.train.shards import Document, Shard, ShardError, join, read_shard, write_shard
 
 
 def document(tokens: list[int], prompt_length: int = 0) -> Document:
@@ -23,10 +23,9 @@ def test_documents_survive_the_round_trip(tmp_path: Path) -> None:
     assert shard.tokens.dtype == np.uint16
     assert shard.offsets.tolist() == [0, 3, 3, 5, 10]
     assert shard.prompt_lengths.tolist() == [1, 0, 0, 5]
-    assert [one.tokens.tolist() for one in shard] == [one.tokens.tolist() for one in written]
-    assert shard[-1].prompt_length == 5
-    with pytest.raises(IndexError):
-        shard[4]
+    assert shard.pieces(0) == ([2], [5, 65535], [])
+    assert shard.pieces(3) == ([9] * 5, [], [])
+    assert (shard.lines.tolist(), shard.files.tolist()) == ([0, 1, 2, 3, 4], [0, 4])
 
 
 def test_joined_shards_hold_all_documents_in_order(tmp_path: Path) -> None:
@@ -35,10 +34,21 @@ def test_joined_shards_hold_all_documents_in_order(tmp_path: Path) -> None:
         write_shard(tmp_path / f"{number}.xz", part)
     whole = join([read_shard(tmp_path / f"{number}.xz") for number in range(len(parts))])
     assert whole.offsets.tolist() == [0, 3, 5, 6, 9]
-    expected = [one for part in parts for one in part]
-    assert [(d.tokens.tolist(), d.prompt_length) for d in whole] == [
-        (d.tokens.tolist(), d.prompt_length) for d in expected
-    ]
+    assert whole.files.tolist() == [0, 2, 3, 4]
+    assert whole.lines.tolist() == [0, 1, 2, 3, 4]
+    expected = [(one.tokens[: one.prompt_length].tolist(), one.tokens[one.prompt_length :].tolist(), [])
+                for part in parts for one in part]  # fmt: skip
+    assert [whole.pieces(document) for document in range(len(whole))] == expected
+
+
+def test_lines_of_several_documents_stay_lines_in_joined_shards() -> None:
+    tokens = np.arange(8)
+    first = Shard.of_file(tokens, [2, 2, 4], [1, 1, 1], [0, 0, 2], [0, 2])
+    second = Shard.of_file(tokens + 10, [4, 4], [1, 2], [1, 0], [0])
+    whole = join([first, second])
+    assert (whole.lines.tolist(), whole.files.tolist()) == ([0, 2, 3, 5], [0, 3, 5])
+    assert whole.pieces(2) == ([4], [5], [6, 7])
+    assert whole.pieces(3) == ([10], [11, 12], [13])
 
 
 def test_the_bytes_follow_the_published_layout(tmp_path: Path) -> None:

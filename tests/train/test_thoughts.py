@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from redraft.errors import InputError
@@ -36,9 +35,9 @@ def learned(path: Path, template: ChatTemplate, **record: object) -> list[tuple[
     """The prompt's ids and the learned text of every document of one line."""
     path.write_text(json.dumps(record), encoding="utf-8")
     limits = Limits(tokens=512, canvas=16, canvases=0)
-    shard, _, _ = read_jsonl(path, text=False, tokenizer=TOKENIZER, template=template, limits=limits)
-    ids, cuts = np.split(shard.tokens, shard.offsets[1:-1]), shard.prompt_lengths.tolist()
-    return [(x[:cut].tolist(), TOKENIZER.decode(x[cut:].tolist())) for x, cut in zip(ids, cuts, strict=True)]
+    shard = read_jsonl(path, text=False, tokenizer=TOKENIZER, template=template, limits=limits)
+    pieces = [shard.pieces(document) for document in range(len(shard))]
+    return [(prompt, TOKENIZER.decode(answer)) for prompt, answer, _ in pieces]
 
 
 def said(*turns: str, **last: object) -> list[dict[str, Any]]:

@@ -4,7 +4,7 @@
 training code.
 
 recipe                                    a run's settings, read from TOML
-sources, shards, jsonl, forms             documents
+sources, shards, jsonl, forms, sudoku     documents
 packing, canvases, holes, batch, loader   batches of clean rows and canvases, packed ahead
 two_stream, masks, parted_attention,
 losses, experts, compiling                the objective

@@ -15,7 +15,7 @@ from redraft.text.tokenizer import Tokenizer
 from redraft.train.batch import Batch
 from redraft.train.packing import Packer
 from redraft.train.recipe import Recipe
-from redraft.train.sources import ChatShard, Extent, TextShard
+from redraft.train.sources import Extent
 from redraft.train.two_stream import noise_of
 
 BATCHES = 4
@@ -66,7 +66,8 @@ def figures(recipe: Recipe, packer: Packer) -> list[SourceFigures]:
     for number, source in enumerate(recipe.data.sources):
         mine = joined["source"] == number
         count = max(1, int(mine.sum()))
-        extent = _extent(recipe, packer, number)
+        extent = packer.sources[number].extent
+        canvases = None if extent is None else int(np.ceil(extent.answers / recipe.model.canvas_length).sum())
         out.append(
             SourceFigures(
                 source=source.name,
@@ -76,26 +77,18 @@ def figures(recipe: Recipe, packer: Packer) -> list[SourceFigures]:
                 learned_tokens=float((joined["canvas_weight"][mine] > 0).sum() / count),
                 documents=extent and extent.documents,
                 tokens=extent and extent.tokens,
-                answer_canvases=extent and extent.canvases,
-                epoch_steps=extent and _epoch_steps(recipe, number, extent),
+                answer_canvases=canvases,
+                epoch_steps=extent and _epoch_steps(recipe, number, extent, canvases),
             )
         )
     return out
 
 
-def _extent(recipe: Recipe, packer: Packer, number: int) -> Extent | None:
-    """What source `number` has to train on, unless its documents are new each time."""
-    source = packer.sources[number]
-    if isinstance(source, ChatShard):
-        return source.extent(recipe.model.canvas_length)
-    return source.extent() if isinstance(source, TextShard) else None
-
-
-def _epoch_steps(recipe: Recipe, number: int, extent: Extent) -> float:
+def _epoch_steps(recipe: Recipe, number: int, extent: Extent, canvases: int | None) -> float:
     data = recipe.data
     share = data.sources[number].share / sum(source.share for source in data.sources)
     rows = data.rows * data.accumulate * share
-    return extent.canvases / (rows * data.canvases) if extent.canvases else extent.tokens / (rows * data.tokens)
+    return canvases / (rows * data.canvases) if canvases else extent.tokens / (rows * data.tokens)
 
 
 def samples(recipe: Recipe, packer: Packer, tokenizer: Tokenizer | None, count: int) -> Iterator[Sample]:

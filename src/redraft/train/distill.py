@@ -44,12 +44,11 @@ def prompts_of(path: Path, llm: DistilledLLM) -> Iterator[list[int]]:
 
     Raises `InputError` that names file and line.
     """
-    shard, suffixes, _ = read_jsonl(path, text=False, tokenizer=llm.tokenizer, template=llm.template, limits=None)
-    if suffixes.any():
+    shard = read_jsonl(path, text=False, tokenizer=llm.tokenizer, template=llm.template, limits=None)
+    if shard.suffix_lengths.any():
         raise InputError(f"{path} holds texts with holes, which are not prompts.")
     for document in range(len(shard)):
-        start = int(shard.offsets[document])
-        yield shard.tokens[start : start + int(shard.prompt_lengths[document])].tolist()
+        yield shard.pieces(document)[0]
 
 
 def collect(

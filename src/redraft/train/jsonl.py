@@ -77,9 +77,8 @@ class _Piece:
 
 def read_jsonl(
     path: Path, *, text: bool, tokenizer: Tokenizer, template: ChatTemplate | None, limits: Limits | None
-) -> tuple[Shard, np.ndarray, np.ndarray]:
-    """All documents of a file as flat arrays, the length of each one's given suffix, int64 [n], and of each line the
-    index of its first document, int64 [lines].
+) -> Shard:
+    """All documents of a file.
 
     With `text` every line must be {"text": ...}; otherwise none may be. Without `limits` documents may have any length.
     Raises `InputError` that names file and line.
@@ -101,12 +100,7 @@ def read_jsonl(
             suffixes.append(len(piece.suffix))
     if not lengths:
         raise InputError(f"{path} holds no documents.")
-    shard = Shard(
-        tokens=np.array(tokens, np.int32),
-        offsets=np.concatenate([[0], np.cumsum(np.array(lengths, np.int64))]),
-        prompt_lengths=np.array(prompts, np.uint32),
-    )
-    return shard, np.array(suffixes, np.int64), np.array(lines, np.int64)
+    return Shard.of_file(np.array(tokens, np.int32), lengths, prompts, suffixes, lines)
 
 
 def _pieces(

@@ -56,7 +56,7 @@ def chat_segments(pool: Pool, tries: Ints, tokens: int, canvas: int, *, clean_an
 
     Without `clean_answer`, text that only a document's last canvas contains stays out of the clean stream.
     """
-    starts, ends, prompts, suffixes = pool.starts, pool.ends, pool.prompts, pool.suffix_lengths
+    starts, ends, prompts, suffixes = pool.starts, pool.ends, pool.prompts, pool.suffixes
     lengths = ends - starts
     if not clean_answer:
         lengths = prompts + (lengths - suffixes - prompts - 1) // canvas * canvas

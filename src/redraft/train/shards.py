@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import json
 import lzma
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from redraft.errors import InputError, why
+
+Ints = NDArray[np.int64]
 
 # Little-endian 16-bit tokens compress about a tenth better when xz knows that every second byte belongs together.
 _XZ_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 1 << 26, "lc": 2, "lp": 1, "pb": 1}]
@@ -44,39 +48,67 @@ class Document:
 
 @dataclass(frozen=True, kw_only=True)
 class Shard:
-    """Many documents as flat arrays.
+    """Many documents as flat arrays, of one file or several, int64 but for `tokens`.
 
-    `tokens` uint16 [T]; `offsets` int64 [n + 1], document `i` is `tokens[offsets[i]:offsets[i + 1]]`;
-    `prompt_lengths` uint32 [n].
+    `tokens` uint16 or int32 [T]; `offsets` [n + 1], document `i` is `tokens[offsets[i]:offsets[i + 1]]`; it begins with
+    `prompt_lengths[i]` tokens of context and ends with `suffix_lengths[i]` tokens of given text after a hole, [n] each.
+    `lines` [L + 1] and `files` [F + 1] are the first documents of each line and of each file, followed by n: the
+    documents of one JSON line contain each other. Other documents are lines of their own.
     """
 
     tokens: np.ndarray
-    offsets: np.ndarray
-    prompt_lengths: np.ndarray
+    offsets: Ints
+    prompt_lengths: Ints
+    suffix_lengths: Ints
+    lines: Ints
+    files: Ints
+
+    @classmethod
+    def of_file(
+        cls, tokens: np.ndarray, lengths: ArrayLike, prompts: ArrayLike, suffixes: ArrayLike | None = None,
+        lines: ArrayLike | None = None,
+    ) -> Shard:  # fmt: skip
+        """The documents of one file; `lines` [L] are without the end."""
+        offsets, count = _running(lengths), len(np.asarray(lengths))
+        return cls(
+            tokens=tokens,
+            offsets=offsets,
+            prompt_lengths=np.asarray(prompts, np.int64),
+            suffix_lengths=np.zeros(count, np.int64) if suffixes is None else np.asarray(suffixes, np.int64),
+            lines=np.arange(count + 1) if lines is None else np.append(np.asarray(lines, np.int64), count),
+            files=np.array([0, count]),
+        )
 
     def __len__(self) -> int:
         return len(self.prompt_lengths)
 
-    def __getitem__(self, index: int) -> Document:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"document {index} of a shard of {len(self)}")
-        index %= len(self)
-        tokens = self.tokens[self.offsets[index] : self.offsets[index + 1]]
-        return Document(tokens=tokens, prompt_length=int(self.prompt_lengths[index]))
-
-    def __iter__(self) -> Iterator[Document]:
-        return (self[index] for index in range(len(self)))
+    def pieces(self, index: int) -> tuple[list[int], list[int], list[int]]:
+        """The tokens of document `index`: its prompt, its answer, and the given text after it."""
+        start, end = self.offsets[index : index + 2]
+        cuts = start, start + self.prompt_lengths[index], end - self.suffix_lengths[index], end
+        prompt, answer, suffix = (self.tokens[low:high].tolist() for low, high in pairwise(cuts))
+        return prompt, answer, suffix
 
 
 def join(shards: Sequence[Shard]) -> Shard:
     """The documents of several shards as one."""
-    bases = np.cumsum([0] + [len(shard.tokens) for shard in shards])
-    offsets = [shard.offsets[:-1] + base for shard, base in zip(shards, bases[:-1], strict=True)]
+
+    def beside(name: str) -> np.ndarray:
+        return np.concatenate([getattr(shard, name) for shard in shards])
+
+    def behind(name: str) -> Ints:
+        """Edges that count tokens or documents, [... + 1], one after the other."""
+        return _running(np.concatenate([np.diff(getattr(shard, name)) for shard in shards]))
+
     return Shard(
-        tokens=np.concatenate([shard.tokens for shard in shards]),
-        offsets=np.concatenate([*offsets, bases[-1:]]),
-        prompt_lengths=np.concatenate([shard.prompt_lengths for shard in shards]),
+        **{name: beside(name) for name in ("tokens", "prompt_lengths", "suffix_lengths")},
+        **{name: behind(name) for name in ("offsets", "lines", "files")},
     )
+
+
+def _running(lengths: ArrayLike) -> Ints:
+    """The edges [n + 1] of pieces of these lengths [n]."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
 
 
 def write_shard(path: Path | str, documents: Iterable[Document]) -> None:
@@ -110,9 +142,8 @@ def read_shard(path: Path | str) -> Shard:
     lengths = np.frombuffer(data, dtype="<u4", count=count, offset=start)
     prompts = np.frombuffer(data, dtype="<u4", count=count, offset=start + 4 * count)
     tokens = np.frombuffer(data, dtype="<u2", count=total, offset=start + 8 * count)
-    offsets = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths, dtype=np.int64)])
-    _check_lengths(path, offsets, lengths, prompts, total)
-    return Shard(tokens=tokens, offsets=offsets, prompt_lengths=prompts)
+    _check_lengths(path, lengths, prompts, total)
+    return Shard.of_file(tokens, lengths, prompts)
 
 
 def _read_header(path: Path | str, data: bytes) -> tuple[dict[str, int], int]:
@@ -128,8 +159,8 @@ def _read_header(path: Path | str, data: bytes) -> tuple[dict[str, int], int]:
     return header, end + 1
 
 
-def _check_lengths(path: Path | str, offsets: np.ndarray, lengths: np.ndarray, prompts: np.ndarray, total: int) -> None:
-    if offsets[-1] != total:
-        raise ShardError(f"the document lengths of {path} sum to {offsets[-1]}, its header says {total}")
+def _check_lengths(path: Path | str, lengths: np.ndarray, prompts: np.ndarray, total: int) -> None:
+    if (found := int(lengths.sum(dtype=np.int64))) != total:
+        raise ShardError(f"the document lengths of {path} sum to {found}, its header says {total}")
     if (prompts > lengths).any():
         raise ShardError(f"{path} holds a prompt longer than its document")

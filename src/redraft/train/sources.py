@@ -22,11 +22,10 @@ from redraft.text.tokenizer import Tokenizer
 from redraft.train import jsonl
 from redraft.train.holes import line_table, mark_table
 from redraft.train.recipe import DataSettings, SourceSettings
-from redraft.train.shards import Shard, ShardError, join, read_shard
+from redraft.train.shards import Ints, Shard, ShardError, join, read_shard
 from redraft.train.sudoku import SudokuEncoder, draw_puzzles, load_base
 
 Part = Literal["train", "heldout"]
-Ints = NDArray[np.int64]
 Tokens = NDArray[np.uint16] | NDArray[np.int32]
 Bools = NDArray[np.bool_]
 _TRIES = 48
@@ -37,27 +36,23 @@ _TRIES = 48
 class Pool:
     """Documents as flat arrays: document i is tokens[starts[i]:ends[i]], its first prompts[i] tokens its prompt.
 
-    In a document with a hole, the last suffixes[i] tokens are given text after it; None means that there are none.
+    In a document with a hole, the last suffixes[i] tokens are given text after it.
     """
 
     tokens: Tokens
     starts: Ints
     ends: Ints
     prompts: Ints
-    suffixes: Ints | None = None
-
-    @property
-    def suffix_lengths(self) -> Ints:
-        return np.zeros_like(self.prompts) if self.suffixes is None else self.suffixes
+    suffixes: Ints
 
 
 @dataclass(frozen=True, kw_only=True)
 class Extent:
-    """What a source has to train on, without what it holds out; `canvases` are those of answers, 0 in plain text."""
+    """What a source has to train on, without what it holds out; `answers` are their lengths, none in plain text."""
 
     documents: int
     tokens: int
-    canvases: int
+    answers: Ints
 
 
 class ChatSource(Protocol):
@@ -67,6 +62,8 @@ class ChatSource(Protocol):
     """Tokens [V] that may enclose holes; None if answers never have holes."""
     holds_out: bool
     """Whether documents are withheld from training, or are new each time."""
+    extent: Extent | None
+    """None if documents are new each time."""
 
     def draw(self, rng: np.random.Generator, rows: int, part: Part) -> tuple[Pool, Ints]:
         """A pool, and for each of `rows` rows the documents to try in order, int64 [rows, tries]."""
@@ -76,16 +73,9 @@ class ChatSource(Protocol):
 class ChatShard:
     """Chat documents of a shard, drawn at random; those whose prompt leaves no room in a row are left out."""
 
-    def __init__(
-        self, shard: Shard, files: Ints, tokens: int, heldout: float, name: str, *, marks: Bools | None = None,
-        suffixes: Ints | None = None, lines: Ints | None = None,
-    ) -> None:  # fmt: skip
-        """`files` are the indices of each joined file's first document in `shard`, followed by the total count.
-
-        `lines` are the same for JSON lines: a conversation is several documents, which belong to one part.
-        """
+    def __init__(self, shard: Shard, tokens: int, heldout: float, name: str, *, marks: Bools | None = None) -> None:
         self.marks = marks
-        prompts = shard.prompt_lengths.astype(np.int64)
+        prompts = shard.prompt_lengths
         usable = np.flatnonzero((prompts > 0) & (prompts < tokens) & (prompts < np.diff(shard.offsets)))
         if not len(usable):
             raise SettingError(f"source {name}: no document has a prompt of 1 to {tokens - 1} tokens and an answer.")
@@ -94,26 +84,23 @@ class ChatShard:
             starts=shard.offsets[:-1][usable],
             ends=shard.offsets[1:][usable],
             prompts=prompts[usable],
-            suffixes=None if suffixes is None else suffixes[usable],
+            suffixes=shard.suffix_lengths[usable],
         )
         self._tries = max(_TRIES, 2 * tokens // int(np.median(self._pool.ends - self._pool.starts)))
-        lines = None if lines is None else np.unique(np.searchsorted(usable, lines))
-        ranges = _split(np.searchsorted(usable, files), heldout, lines)
+        ranges = _split(np.searchsorted(usable, shard.files), np.unique(np.searchsorted(usable, shard.lines)), heldout)
         self._parts = {part: np.concatenate([np.arange(low, high) for low, high in ranges[part]]) for part in ranges}
         self.holds_out = len(self._parts["heldout"]) > 0
+        self.extent: Extent | None = self._extent(self._parts["train"])
 
     def draw(self, rng: np.random.Generator, rows: int, part: Part) -> tuple[Pool, Ints]:
         documents = self._parts[part]
         return self._pool, documents[rng.integers(0, len(documents), (rows, self._tries))]
 
-    def extent(self, canvas: int) -> Extent:
-        """The documents to train on; an answer takes consecutive canvases of `canvas` tokens."""
-        pool, mine = self._pool, self._parts["train"]
+    def _extent(self, mine: Ints) -> Extent:
+        pool = self._pool
         lengths = pool.ends - pool.starts
-        answers = lengths - pool.prompts - pool.suffix_lengths
-        return Extent(
-            documents=len(mine), tokens=int(lengths[mine].sum()), canvases=int(np.ceil(answers[mine] / canvas).sum())
-        )
+        answers = lengths - pool.prompts - pool.suffixes
+        return Extent(documents=len(mine), tokens=int(lengths[mine].sum()), answers=answers[mine])
 
 
 class SudokuSource:
@@ -121,6 +108,7 @@ class SudokuSource:
 
     marks: Bools | None = None
     holds_out = True
+    extent: Extent | None = None
 
     def __init__(self, base: Path, encoder: SudokuEncoder, tokens: int, clues: tuple[int, int], name: str) -> None:
         self._base, self._encoder, self._clues = load_base(base), encoder, clues
@@ -140,6 +128,7 @@ class ReverseSource:
     SYMBOLS, BOS, SEPARATOR, END, FIRST = 8, 2, 5, 6, 8
     marks: Bools | None = None
     holds_out = True
+    extent: Extent | None = None
 
     def __init__(self, tokens: int, vocab_size: int, name: str) -> None:
         _check_room(self.SYMBOLS + 2, tokens, name)
@@ -157,21 +146,17 @@ class ReverseSource:
 class TextShard:
     """Plain text, cut into windows that spread evenly over the shard, with the positions of its line ends."""
 
-    def __init__(self, shard: Shard, files: Ints, newline: int, heldout: float, name: str, vocab_size: int) -> None:
-        """`files` as for `ChatShard`."""
+    def __init__(self, shard: Shard, newline: int, heldout: float, name: str, vocab_size: int) -> None:
         if len(shard.tokens) < 2:
             raise SettingError(f"source {name}: the shard is empty.")
         self.tokens, self.offsets = shard.tokens, shard.offsets
         self.marks = line_table(newline, vocab_size)
         self.newlines = np.flatnonzero(shard.tokens == newline).astype(np.int64)
-        ranges = _split(files, heldout)
+        ranges = _split(shard.files, shard.lines, heldout)
         self._spans = {part: self.offsets[ranges[part]] for part in ranges}
-        self._documents = int(np.diff(ranges["train"]).sum())
         self.holds_out = bool(np.diff(self._spans["heldout"]).any())
-
-    def extent(self) -> Extent:
-        """The text to train on."""
-        return Extent(documents=self._documents, tokens=int(np.diff(self._spans["train"]).sum()), canvases=0)
+        documents, tokens = (int(np.diff(ends["train"]).sum()) for ends in (ranges, self._spans))
+        self.extent = Extent(documents=documents, tokens=tokens, answers=np.zeros(0, np.int64))
 
     def windows(self, rng: np.random.Generator, first: int, rows: int, length: int, part: Part) -> tuple[Ints, Ints]:
         """Flat [start, end) of the windows for rows `first`... of the source; a short document never loses its start.
@@ -191,19 +176,17 @@ class TextShard:
         return start, np.minimum(start + length, high)
 
 
-def _split(files: Ints, heldout: float, lines: Ints | None = None) -> dict[Part, Ints]:
-    """Document ranges [F,2] of the parts; `files` [F+1] as for `ChatShard`. The last ones of every file are held out.
+def _split(files: Ints, lines: Ints, heldout: float) -> dict[Part, Ints]:
+    """Document ranges [F,2] of the parts; `files` [F+1] and `lines` [L+1] as in `Shard`.
 
-    Files too small for the share take turns. With a share and two or more documents, both parts have at least one.
-    With `lines` [L+1] as for `ChatShard`, all of this counts lines, and no line is divided.
+    The last lines of every file are held out. Files too small for the share take turns. With a share and two or more
+    lines, both parts have at least one.
     """
-    if lines is not None:
-        return {part: lines[ranges] for part, ranges in _split(np.searchsorted(lines, files), heldout).items()}
-    count = int(files[-1])
+    edges = np.searchsorted(lines, files)
+    count = int(edges[-1])
     held = min(max(1, round(count * heldout)), count - 1) if heldout and count > 1 else 0
-    behind = files * held // max(1, count)  # held out so far
-    first = files[1:] - np.diff(behind)
-    return {"train": np.stack((files[:-1], first), -1), "heldout": np.stack((first, files[1:]), -1)}
+    first = edges[1:] - np.diff(edges * held // max(1, count))
+    return {"train": lines[np.stack((edges[:-1], first), -1)], "heldout": lines[np.stack((first, edges[1:]), -1)]}
 
 
 def _check_room(prompt: int, tokens: int, name: str) -> None:
@@ -217,8 +200,9 @@ def _equal_documents(documents: NDArray[np.int32], prompt: int, rows: int) -> tu
     count, length = documents.shape
     starts = np.arange(count, dtype=np.int64) * length
     pool = Pool(
-        tokens=documents.reshape(-1), starts=starts, ends=starts + length, prompts=np.full(count, prompt, np.int64)
-    )
+        tokens=documents.reshape(-1), starts=starts, ends=starts + length, prompts=np.full(count, prompt, np.int64),
+        suffixes=np.zeros(count, np.int64),
+    )  # fmt: skip
     return pool, np.arange(count, dtype=np.int64).reshape(rows, -1)
 
 
@@ -233,6 +217,27 @@ def _open(
 ) -> ChatSource | TextShard:
     if source.kind == "reverse":
         return ReverseSource(data.tokens, vocab_size, source.name)
+    paths = _files(source)
+    if source.kind == "sudoku":
+        assert tokenizer is not None
+        encoder = SudokuEncoder(tokenizer, ChatTemplate.from_folder(data.tokenizer))
+        return SudokuSource(paths[0], encoder, data.tokens, source.clues, source.name)
+    shard = join(_read_all(source, paths, data, tokenizer, canvas))
+    _check_vocabulary(source.name, shard, vocab_size)
+    if source.kind == "text":
+        assert tokenizer is not None
+        return TextShard(shard, newline_id(tokenizer), source.heldout, source.name, vocab_size)
+    if source.spare_holes and not shard.suffix_lengths.any():
+        # Without one there is nothing to learn, and the exported model would still say that it knows spare room.
+        raise SettingError(
+            f"source {source.name}: spare_holes has no effect without a line of prefix, middle and a suffix; remove it."
+        )
+    marks = mark_table(tokenizer, vocab_size) if source.infill and tokenizer else None
+    return ChatShard(shard, data.tokens, source.heldout, source.name, marks=marks)
+
+
+def _files(source: SourceSettings) -> list[Path]:
+    """The files of a source. Raises `SettingError` if there is none, or JSON lines under a path that hides them."""
     paths = [Path(source.path)] if exists(source.path) else sorted(map(Path, glob(source.path)))
     if not paths:
         raise SettingError(f"source {source.name}: there is no file {source.path!r}.")
@@ -241,61 +246,34 @@ def _open(
             f"source {source.name}: path {source.path!r} matches {str(lines[0])!r}; for JSON lines it must "
             "end in .jsonl."
         )
-    if source.kind == "sudoku":
-        assert tokenizer is not None
-        encoder = SudokuEncoder(tokenizer, ChatTemplate.from_folder(data.tokenizer))
-        return SudokuSource(paths[0], encoder, data.tokens, source.clues, source.name)
-    if lists := [path for path in paths if path.suffix == ".json"]:
-        raise SettingError(
-            f"source {source.name}: {str(lists[0])!r} is no shard; of a JSON list make JSON lines, one object a line, "
-            "in a file that ends in .jsonl (jq -c '.[]' does)."
-        )
-    shards, suffixes, lines = _read_all(source, paths, data, tokenizer, vocab_size, canvas)
-    shard, files = join(shards), np.cumsum([0] + [len(shard) for shard in shards])
-    if source.kind == "chat":
-        if source.spare_holes and (suffixes is None or not suffixes.any()):
-            # Without one there is nothing to learn, and the exported model would still say that it knows spare room.
-            raise SettingError(
-                f"source {source.name}: spare_holes has no effect without a line of prefix, middle and a suffix; "
-                "remove it."
-            )
-        marks = mark_table(tokenizer, vocab_size) if source.infill and tokenizer else None
-        return ChatShard(
-            shard, files, data.tokens, source.heldout, source.name, marks=marks, suffixes=suffixes, lines=lines
-        )
-    assert tokenizer is not None
-    return TextShard(shard, files, newline_id(tokenizer), source.heldout, source.name, vocab_size)
+    return paths
 
 
 def _read_all(
-    source: SourceSettings, paths: list[Path], data: DataSettings, tokenizer: Tokenizer | None, vocab_size: int,
-    canvas: int,
-) -> tuple[list[Shard], Ints | None, Ints | None]:  # fmt: skip
-    """Every file of a source and, of JSON lines, the lengths of all given suffixes and `lines` as for `ChatShard`."""
+    source: SourceSettings, paths: list[Path], data: DataSettings, tokenizer: Tokenizer | None, canvas: int
+) -> list[Shard]:
+    """Every file of a source of kind `text` or `chat`."""
     if not source.is_jsonl:
         with ThreadPoolExecutor() as pool:  # unpacking releases the GIL
-            return list(pool.map(lambda path: _read(source.name, path, vocab_size), paths)), None, None
+            return list(pool.map(lambda path: _read(source.name, path), paths))
     assert tokenizer is not None
     template = ChatTemplate.find(data.tokenizer)
     limits = jsonl.Limits(tokens=data.tokens, canvas=canvas, canvases=source.max_canvases)
     text = source.kind == "text"
-    parts = [jsonl.read_jsonl(path, text=text, tokenizer=tokenizer, template=template, limits=limits) for path in paths]
-    shards = [documents for documents, _, _ in parts]
-    for shard in shards:
-        _check_vocabulary(source.name, shard, vocab_size)
-    files = np.cumsum([0] + [len(shard) for shard in shards])
-    lines = [first + start for (_, _, first), start in zip(parts, files[:-1], strict=True)]
-    return shards, np.concatenate([suffixes for _, suffixes, _ in parts]), np.concatenate([*lines, files[-1:]])
+    return [jsonl.read_jsonl(path, text=text, tokenizer=tokenizer, template=template, limits=limits) for path in paths]
 
 
-def _read(name: str, path: Path, vocab_size: int) -> Shard:
+def _read(name: str, path: Path) -> Shard:
+    if path.suffix == ".json":
+        raise SettingError(
+            f"source {name}: {str(path)!r} is no shard; of a JSON list make JSON lines, one object a line, in a file "
+            "that ends in .jsonl (jq -c '.[]' does)."
+        )
     try:
-        shard = read_shard(path)
+        return read_shard(path)
     except ShardError as error:
         more = "" if path.suffix == ".xz" else "; JSON lines are read from files that end in .jsonl"
         raise SettingError(f"source {name}: {error}{more}.") from error
-    _check_vocabulary(name, shard, vocab_size)
-    return shard
 
 
 def _check_vocabulary(name: str, shard: Shard, vocab_size: int) -> None:

@@ -15,6 +15,6 @@ def sample_prompts(shard: Path, out: Path, count: int, *, seed: int = 1) -> Path
     documents = read_shard(shard)
     with out.open("w", encoding="utf-8") as file:
         for index in random.Random(seed).sample(range(len(documents)), count):
-            tokens, split = documents[index].tokens.tolist(), documents[index].prompt_length
-            file.write(json.dumps({PROMPT_IDS: tokens[:split], ANSWER_IDS: tokens[split:]}) + "\n")
+            prompt, answer, _ = documents.pieces(index)
+            file.write(json.dumps({PROMPT_IDS: prompt, ANSWER_IDS: answer}) + "\n")
     return out
