@@ -237,7 +237,7 @@ def test_a_batch_drops_the_same_whichever_process_has_it(recipe: Recipe, tmp_pat
         trainer = Trainer(lora_recipe(recipe, tmp_path, dropout=0.5), device="cpu", quiet=True)
         trainer.build()
         trainer.world, trainer.batches = world, batches
-        loss = trainer._accumulate(Batch.from_arrays(trainer.packer.batch(1)).to(trainer.device), 1.0)
+        loss = trainer._accumulate(Batch.from_arrays(trainer.packer.batch(1)).to(trainer.device))
         seen.append((torch.initial_seed(), float(loss), trainer.batches))
     assert seen[0] == seen[1]
 

@@ -31,8 +31,8 @@ def test_updates_are_plain_adamws_and_the_average_follows_them(clip: float) -> N
         masters.refresh()
         for batch in batches:
             working(batch).square().sum().backward()
-            masters.accumulate(share=0.5)
-        norm = masters.step(number)
+            masters.accumulate()
+        norm = masters.step(number, batches=2)
         optimizer.zero_grad()
         (plain(batches).square().sum() / 2).backward()
         torch.testing.assert_close(norm, nn.utils.clip_grad_norm_(plain.parameters(), clip or math.inf))

@@ -7,7 +7,7 @@ every backward pass its gradients are widened and added to theirs.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -75,11 +75,11 @@ class Masters:
         return {name: m.detach() for name, m in zip(self.names, self.average or self.masters, strict=True)}
 
     @torch.no_grad()
-    def accumulate(self, *, share: float = 1.0) -> None:
-        """Add the working model's gradients, times `share`, to those of this step, and clear them."""
+    def accumulate(self) -> None:
+        """Add the working model's gradients to those of this step, and clear them."""
         gradients = [m.grad for m, w in zip(self.masters, self.working, strict=True) if w.grad is not None]
         fresh = [w.grad.float() for w in self.working if w.grad is not None]
-        torch._foreach_add_(gradients, fresh, alpha=share)  # type: ignore[attr-defined]
+        torch._foreach_add_(gradients, fresh)  # type: ignore[attr-defined]
         for working in self.working:
             working.grad = None
 
@@ -88,16 +88,16 @@ class Masters:
         """Whether the weights are finite numbers."""
         return all(bool(master.isfinite().all()) for master in self.masters)
 
-    def step(self, number: int) -> Tensor:
-        """Apply the accumulated gradients, averaged over the processes, as step `number`; returns their unclipped norm.
+    def step(self, number: int, batches: int = 1) -> Tensor:
+        """Apply the gradients accumulated over `batches` batches, as their mean over these and the processes.
 
-        A parameter that no token reached this time still takes part, with a zero gradient.
+        This is step `number`; returns their unclipped norm. A parameter that no token reached this time still takes
+        part, with a zero gradient.
         """
         self.world.mean_(self._gradients)
-        norm = nn.utils.clip_grad_norm_(self.masters, self.settings.clip or math.inf, foreach=True)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.settings, number)
-        self.optimizer.step()
+        if batches > 1:
+            self._gradients.div_(batches)
+        norm = update(self.optimizer, self.masters, self.settings, number)
         self._gradients.zero_()
         if self.average is not None:
             # Early on the average follows faster, to forget the initial weights.
@@ -124,6 +124,17 @@ class Masters:
         for group in self.optimizer.param_groups:  # what the recipe says now, not what it said when saved
             group["betas"], group["eps"] = self.settings.betas, self.settings.eps
             group["weight_decay"] = self.settings.weight_decay if group["decays"] else 0.0
+
+
+def update(
+    optimizer: torch.optim.Optimizer, weights: Iterable[Tensor], settings: OptimizerSettings, number: int
+) -> Tensor:
+    """Apply the gradients of `weights`, clipped, as step `number`; returns their norm before clipping."""
+    norm = nn.utils.clip_grad_norm_(weights, settings.clip or math.inf, foreach=True)
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate(settings, number)
+    optimizer.step()
+    return norm
 
 
 def decay_groups(weights: Sequence[Tensor], decay: float) -> list[dict[str, Any]]:

@@ -8,7 +8,6 @@ different number of processes can read them.
 
 from __future__ import annotations
 
-import math
 import shutil
 import warnings
 from collections.abc import Mapping
@@ -26,7 +25,7 @@ from torch.distributed.tensor import DTensor
 from redraft.errors import CheckpointError, SettingError, TrainingError
 from redraft.train.checkpoint import read_state, write_state
 from redraft.train.distributed import World
-from redraft.train.optimizer import Masters, decay_groups, learning_rate
+from redraft.train.optimizer import Masters, decay_groups, update
 from redraft.train.recipe import OptimizerSettings
 from redraft.train.two_stream import TwoStream
 
@@ -41,8 +40,6 @@ class ShardedWeights:
     def __init__(self, stream: TwoStream, dtype: torch.dtype, settings: OptimizerSettings, world: World) -> None:
         """Shards the model of `stream`, whose trained weights are fp32 and on the training device."""
         self.settings, self.world, self.stream = settings, world, stream
-        self._share = 1.0
-        """What gradients, already summed over a step's batches, are multiplied by."""
         stream.touches_all = True
         for buffer in stream.model.buffers():  # the policy only covers weights
             if buffer.is_floating_point():
@@ -66,20 +63,16 @@ class ShardedWeights:
     def refresh(self, *, averaged: bool = False) -> None:
         """Forward passes gather the current weights; there is no running average of sharded ones."""
 
-    def accumulate(self, *, share: float = 1.0) -> None:
-        """The backward pass has already summed up and spread the gradients; `share` is applied in `step`."""
-        self._share = share
+    def accumulate(self) -> None:
+        """The backward pass has already summed up and spread the gradients."""
 
-    def step(self, number: int) -> Tensor:
-        """Apply the gradients as step `number` and clear them; returns their norm before clipping."""
+    def step(self, number: int, batches: int = 1) -> Tensor:
+        """See `Masters.step`."""
         for parameter in self.trained_parts.values():
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-            parameter.grad.mul_(self._share)
-        norm = nn.utils.clip_grad_norm_(self.trained_parts.values(), self.settings.clip or math.inf, foreach=True)
-        for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(self.settings, number)
-        self.optimizer.step()
+            parameter.grad.div_(batches)
+        norm = update(self.optimizer, self.trained_parts.values(), self.settings, number)
         self.optimizer.zero_grad(set_to_none=True)
         for part in (*self.stream.passes, self.stream):
             assert isinstance(part, FSDPModule)

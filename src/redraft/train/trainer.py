@@ -118,18 +118,18 @@ class Trainer:
         With several processes it is this process' part, and the loss is their mean.
         """
         self.masters.refresh()
-        losses = [self._accumulate(batch, 1.0 / len(batches)) for batch in in_one_step(batches, self.world)]
-        self.meters.add_norm(self.masters.step(self.step))
+        losses = [self._accumulate(batch) for batch in in_one_step(batches, self.world)]
+        self.meters.add_norm(self.masters.step(self.step, len(batches)))
         self.step += 1
         return torch.stack(losses).mean()
 
-    def _accumulate(self, batch: Batch, share: float) -> Tensor:
-        """Forward and backward of one batch; its gradients are weighted by `share`."""
+    def _accumulate(self, batch: Batch) -> Tensor:
+        """Forward and backward of one batch."""
         index = self.batches + self.world.rank
         if self.stream.has_dropout:  # it draws from the global generator
             torch.manual_seed(seed_for(self.run_settings.seed, index, 2))  # on a CPU only its low half counts
         outcome = self.batch_pass.gradients(batch, self.run_settings.seed, index)
-        self.masters.accumulate(share=share)
+        self.masters.accumulate()
         self.meters.add(outcome, batch)
         self.batches += self.world.size
         return outcome.loss.clone()  # the next captured pass overwrites it
