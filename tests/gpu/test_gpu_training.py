@@ -35,7 +35,6 @@ STEPS = 12
 def recipe_for(rows: int, lora: LoraSettings | None) -> Recipe:
     """`rows` of 3 have 1 or 2 conditioned ones, which are two graphs."""
     return Recipe(
-        name="test",
         model=CONFIG,
         data=tables.DataSettings(rows=rows, tokens=256, canvases=2, sources=(
             tables.SourceSettings(name="random", kind="reverse", share=1.0, rollout=0.5),

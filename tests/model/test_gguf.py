@@ -417,9 +417,9 @@ def test_a_run_over_a_file_is_resumed_as_the_same(folder: Path, tmp_path: Path, 
     raw["data"] |= {"rows": 1}
     raw["optimizer"] |= {"steps": 1, "warmup": 0}
     raw["run"] |= {"init": str(tmp_path / "model.gguf"), "out": str(tmp_path / "run")}
-    train(recipe_from_dict("test", raw), device="cpu")
+    train(recipe_from_dict(raw), device="cpu")
     describe.cache_clear()
-    train(recipe_from_dict("test", raw), resume=True, device="cpu")
+    train(recipe_from_dict(raw), resume=True, device="cpu")
     shown = capsys.readouterr().err
     assert "The run is already finished" in shown
     assert "Different" not in shown
@@ -431,7 +431,7 @@ def test_a_recipe_takes_its_tokenizer_from_a_file(folder: Path, tmp_path: Path) 
     written(folder, tmp_path / "model.gguf")
     raw = tomllib.loads(Path("recipes/nano.toml").read_text())
     raw["data"]["tokenizer"] = str(tmp_path / "model.gguf")
-    found = Tokenizer.from_folder(recipe_from_dict("test", raw).data.tokenizer)
+    found = Tokenizer.from_folder(recipe_from_dict(raw).data.tokenizer)
     assert found.encode("a b") == byte_fallback().encode("a b")
 
 

@@ -65,7 +65,6 @@ def batch(config: ModelConfig) -> Batch:
 def recipe(config: ModelConfig, tmp_path: Path) -> Recipe:
     """A run of 20 steps on the toy task; about a second."""
     return Recipe(
-        name="test",
         model=dataclasses.replace(config, canvas_length=16),
         data=DataSettings(
             rows=4, tokens=48, canvases=3,

@@ -92,7 +92,6 @@ def measure(config: ModelConfig, settings: BenchSettings, *, device: str = "auto
 def _recipe(config: ModelConfig, settings: BenchSettings) -> Recipe:
     toy = SourceSettings(name="random", kind="reverse", share=1.0)
     return Recipe(
-        name="bench",
         model=config,
         data=DataSettings(rows=settings.rows, tokens=settings.tokens, canvases=settings.canvases, sources=(toy,)),
         objective=ObjectiveSettings(encoder_share=0.5),

@@ -24,10 +24,10 @@ def read_recipe(path: Path | str) -> Recipe:
         raise SettingError(f"The recipe {str(path)!r} cannot be read: {why(error)}.") from error
     except (ValueError, RecursionError) as error:
         raise SettingError(f"{str(path)!r} is not valid TOML: {error}.") from error
-    return recipe_from_dict(path.stem, raw)
+    return recipe_from_dict(raw)
 
 
-def recipe_from_dict(name: str, raw: Mapping[str, Any]) -> Recipe:
+def recipe_from_dict(raw: Mapping[str, Any]) -> Recipe:
     """Build a recipe from parsed TOML; missing parts of [model] and data.tokenizer are taken from `run.init`.
 
     Raises `SettingError`.
@@ -40,7 +40,7 @@ def recipe_from_dict(name: str, raw: Mapping[str, Any]) -> Recipe:
     if "model" not in raw:
         raise SettingError("recipe: model is missing; give the table [model], or a model folder as run.init.")
     try:
-        recipe: Recipe = from_table(Recipe, {"name": name, **raw}, "recipe")
+        recipe: Recipe = from_table(Recipe, raw, "recipe")
         check_config(recipe.model, "the recipe")
         return recipe
     except CheckpointError as error:

@@ -21,7 +21,6 @@ _LARGEST_BATCH = 2**31
 class Recipe:
     """One training run."""
 
-    name: str
     model: ModelConfig
     data: DataSettings
     optimizer: OptimizerSettings
