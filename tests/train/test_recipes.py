@@ -211,9 +211,10 @@ def test_where_the_model_should_come_from_is_named() -> None:
     del raw["model"]
     with pytest.raises(SettingError, match=r"model is missing; give the table \[model\], or a model folder as"):
         recipe_from_dict(raw)
-    raw["run"]["init"] = "no folder"
-    with pytest.raises(SettingError, match=r"^run\.init: 'no folder' is neither"):
-        recipe_from_dict(raw)
+    for folder, words in (("no folder", "'no folder' is neither"), ("nobody/none", "nobody/none is neither")):
+        raw["run"]["init"] = folder
+        with pytest.raises(SettingError, match=rf"^run\.init: {words}"):
+            recipe_from_dict(raw)
 
 
 def test_a_recipe_takes_model_and_tokenizer_from_where_it_begins() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from redraft.errors import CheckpointError, SettingError, why
+from redraft.errors import CheckpointError, InputError, SettingError, why
 from redraft.model.folders import check_config, read_config, resolve_folder
 from redraft.train.recipe.tables import from_table
 from redraft.train.recipe.whole import Recipe
@@ -52,7 +52,7 @@ def recipe_from_dict(raw: Mapping[str, Any]) -> Recipe:
 def _folder_of(model: str, where: str) -> Path:
     try:
         return resolve_folder(model, weights=False)
-    except CheckpointError as error:
+    except InputError as error:  # a damaged folder, or a hub that does not have it
         raise SettingError(f"{where}: {error}") from error
 
 
