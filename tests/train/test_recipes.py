@@ -12,22 +12,26 @@ from redraft.model.folders import read_config, resolve_folder
 from redraft.train.recipe import Recipe, read_recipe, recipe_from_dict
 
 FOLDER = Path(__file__).parents[2] / "recipes"
-RECIPES = sorted(FOLDER.glob("*.toml"))
+RECIPES = sorted(FOLDER.rglob("*.toml"))
 
 
-@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: str(path.relative_to(FOLDER).with_suffix("")))
 def test_a_recipe_is_valid(path: Path) -> None:
-    """Where a recipe begins with a model that has to be fetched, the embedded one stands for it."""
-    text = path.read_text(encoding="utf-8").replace("models/diffusiongemma-26B-A4B-it", "tiny")
+    """Where a recipe begins with a model that has to be fetched or trained first, the embedded one stands for it."""
+    text = path.read_text(encoding="utf-8")
     raw = tomllib.loads(text)
-    if "model" in raw and "init" in raw["run"]:
-        raw["run"].pop("init")
-        if "lora" in raw:
-            raw["run"]["init"] = "tiny"
+    if "init" in raw["run"]:
+        raw["run"]["init"] = "tiny"
     recipe = recipe_from_dict(raw)
     assert text.startswith("# ")
     assert recipe.run.out.startswith("runs/")
     assert all(source.path or source.kind == "reverse" for source in recipe.data.sources)
+
+
+def test_every_version_of_the_embedded_model_begins_with_the_one_before() -> None:
+    runs = [tomllib.loads(path.read_text())["run"] for path in sorted((FOLDER / "tiny").iterdir())]
+    assert "init" not in runs[0]
+    assert [run["init"] for run in runs[1:]] == [run["out"] + "/model" for run in runs[:-1]]
 
 
 def test_there_is_one_for_every_use() -> None:

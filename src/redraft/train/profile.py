@@ -1,6 +1,6 @@
 """Where the time of a recipe's step goes on this device, and how many clean tokens it trains on per second.
 
-`python -m redraft.train.profile recipes/tiny.toml [--rows 96] [--steps 20] [--data]` uses random batches of the
+`python -m redraft.train.profile recipes/nano.toml [--rows 96] [--steps 20] [--data]` uses random batches of the
 recipe's shape, or with `--data` the recipe's own sources and workers. The last line is JSON. How fast a model of some
 shape trains at all is for `redraft bench train` (`bench.py`).
 """
