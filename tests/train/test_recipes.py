@@ -9,7 +9,17 @@ import pytest
 
 from redraft.errors import SettingError
 from redraft.model.folders import read_config, resolve_folder
-from redraft.train.recipe import Recipe, read_recipe, recipe_from_dict
+from redraft.train.recipe import (
+    DataSettings,
+    LoraSettings,
+    ObjectiveSettings,
+    OptimizerSettings,
+    Recipe,
+    RunSettings,
+    SourceSettings,
+    read_recipe,
+    recipe_from_dict,
+)
 
 FOLDER = Path(__file__).parents[2] / "recipes"
 RECIPES = sorted(FOLDER.rglob("*.toml"))
@@ -240,3 +250,20 @@ def test_a_tokenizer_is_named_as_a_model_is(tmp_path: Path) -> None:
         raw["data"]["tokenizer"] = named
         with pytest.raises(SettingError, match=rf"^data\.tokenizer: {words}"):
             recipe_from_dict(raw)
+
+
+@pytest.mark.parametrize(("title", "table"), [
+    ("data", DataSettings), ("[data.sources]", SourceSettings), ("objective", ObjectiveSettings),
+    ("lora", LoraSettings), ("optimizer", OptimizerSettings), ("run", RunSettings),
+])  # fmt: skip
+def test_the_documents_list_every_setting_and_its_default(title: str, table: type) -> None:
+    text = (FOLDER.parent / "docs" / "recipes.md").read_text(encoding="utf-8")
+    listed = text.split(f"| `[{title}]` | default | |\n|---|---|---|\n")[1].split("\n\n")[0]
+    rows = [[cell.strip().strip("`") for cell in line.split("|")[1:3]] for line in listed.splitlines()]
+    assert [name for name, _ in rows] == [field.name for field in dataclasses.fields(table)]
+    for (name, default), field in zip(rows, dataclasses.fields(table), strict=True):
+        if field.default is dataclasses.MISSING:
+            assert not default, name
+        else:
+            found = tomllib.loads(f"x = {default}")["x"]
+            assert (tuple(found) if isinstance(found, list) else found) == field.default, name
