@@ -53,25 +53,24 @@ def test_only_answers_that_settled_by_themselves_are_kept(llm: redraft.LLM, tmp_
         Answer("good", (40, 41), "stop", Stats((3,))),
         Answer("cut off", (42,), "length", Stats((3,))),
         Answer("not settled", (43,), "stop", Stats((4, 8))),
-        Answer("unwanted", (44,), "stop", Stats((2,))),
         Answer(call, (45,), "stop", Stats((5, 2))),
     ])  # fmt: skip
     out = tmp_path / "own.jsonl"
     turn = llm.tokenizer.special_id("<|turn>")
-    prompts = [[2, turn, n] for n in range(50, 55)]
-    result = collect(fake, prompts, out, steps=8, batch_size=2, seed=3, keep=lambda text: text != "unwanted", t_max=0.7)
-    assert (result.asked, result.kept, result.mean_steps) == (5, 2, pytest.approx(10 / 3))
+    prompts = [[2, turn, n] for n in range(50, 54)]
+    result = collect(fake, prompts, out, steps=8, batch_size=2, seed=3, t_max=0.7)
+    assert (result.asked, result.kept, result.mean_steps) == (4, 2, pytest.approx(10 / 3))
     assert fake.asked == prompts
     assert fake.settings == {"seed": 3, "steps": 8, "t_max": 0.7}
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     turn_end, response = llm.tokenizer.turn_end_id, llm.tokenizer.special_id("<|tool_response>")
     assert lines == [
         {"prompt_ids": [2, turn, 50], "answer_ids": [40, 41, turn_end]},
-        {"prompt_ids": [2, turn, 54], "answer_ids": [45, response]},
+        {"prompt_ids": [2, turn, 53], "answer_ids": [45, response]},
     ]
     limits = Limits(tokens=64, canvas=16, canvases=0)
     shard = read_jsonl(out, text=False, tokenizer=llm.tokenizer, template=None, limits=limits)
-    assert shard.tokens.tolist() == [2, turn, 50, 40, 41, turn_end, 2, turn, 54, 45, response]
+    assert shard.tokens.tolist() == [2, turn, 50, 40, 41, turn_end, 2, turn, 53, 45, response]
     with pytest.raises(SettingError, match="at least 2"):
         collect(fake, prompts, out, steps=1)
 

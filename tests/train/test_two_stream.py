@@ -158,7 +158,10 @@ def test_block_tables_mark_every_tile_as_the_dense_mask_does(encoding: bool) -> 
     code = torch.arange(520, dtype=torch.int32).repeat(2, 1)
     own = torch.full_like(low, NO_CANVAS) if encoding else code[:, :290] + 230
     seen = Visibility(low=low, high=low + 300, own=own, code=code, clean=520, canvas=1)
-    dense = F.pad(seen.dense(), (0, 120, 0, 94)).view(2, 3, 128, 5, 128)
+    visible = ((code[:, None] >= low[..., None]) & (code[:, None] < low[..., None] + 300)) | (
+        code[:, None] == own[..., None]
+    )
+    dense = F.pad(visible, (0, 120, 0, 94)).view(2, 3, 128, 5, 128)
     mask = block_mask(seen, block_counts(seen.low, seen.high, seen.own, seen.code))
     for b, q in ((b, q) for b in range(2) for q in range(3)):
         partial = set(mask.kv_indices[b, 0, q, : mask.kv_num_blocks[b, 0, q]].tolist())

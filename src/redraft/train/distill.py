@@ -9,7 +9,7 @@ differently.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -52,39 +52,37 @@ def prompts_of(path: Path, llm: DistilledLLM) -> Iterator[list[int]]:
 
 
 def collect(
-    llm: DistilledLLM, prompts: Iterable[list[int]], out: Path, *, steps: int, batch_size: int = 16, seed: int = 0,
-    keep: Callable[[str], bool] = lambda text: True, progress: Callable[[int], None] = lambda done: None,
-    **settings: Any,
+    llm: DistilledLLM, prompts: Sequence[list[int]], out: Path, *, steps: int, batch_size: int = 16, seed: int = 0,
+    progress: Callable[[int], None] = lambda done: None, **settings: Any,
 ) -> Collected:  # fmt: skip
     """Answer every prompt with at most `steps` steps and write what is worth learning to `out`, a JSON-lines file.
 
-    Answers are kept if they ended by themselves, all their canvases settled before the last step, and `keep` accepts
-    them. Raises `SettingError` for fewer than 2 steps, which leave no trajectory to shorten, and `TrainingError` if
-    nothing is kept; then `out` is not created.
+    Answers are kept if they ended by themselves and all their canvases settled before the last step. Raises
+    `SettingError` for fewer than 2 steps, which leave no trajectory to shorten, and `TrainingError` if nothing is kept;
+    then `out` is not created.
     """
     if steps < 2:
         raise SettingError(f"steps is {steps}; distillation needs at least 2.")
-    asked, kept, taken = 0, 0, []
+    kept, taken = 0, []
     partial = unfinished(out)
     with partial.open("w", encoding="utf-8") as file:
-        for batch in _batches(prompts, batch_size):
-            for prompt, answer in zip(
-                batch, llm.generate_batch(batch, seed=seed, steps=steps, **settings), strict=True
-            ):
-                asked += 1
-                if answer.finish_reason == "stop" and max(answer.stats.steps) < steps and keep(answer.text):
+        for start in range(0, len(prompts), batch_size):
+            batch = prompts[start : start + batch_size]
+            answers = llm.generate_batch(batch, seed=seed, steps=steps, **settings)
+            for prompt, answer in zip(batch, answers, strict=True):
+                if answer.finish_reason == "stop" and max(answer.stats.steps) < steps:
                     kept += 1
                     taken += answer.stats.steps
                     ids = [*answer.token_ids, _end(prompt, answer.text, llm.tokenizer)]
                     file.write(json.dumps({PROMPT_IDS: prompt, ANSWER_IDS: ids}) + "\n")
-            progress(asked)
+            progress(start + len(batch))
     if not kept:
         partial.unlink()
         raise TrainingError(
-            f"None of {asked} answers settled within {steps} steps; allow more steps or use other prompts."
+            f"None of {len(prompts)} answers settled within {steps} steps; allow more steps or use other prompts."
         )
     partial.replace(out)
-    return Collected(asked=asked, kept=kept, mean_steps=sum(taken) / len(taken))
+    return Collected(asked=len(prompts), kept=kept, mean_steps=sum(taken) / len(taken))
 
 
 def unfinished(out: Path) -> Path:
@@ -97,14 +95,3 @@ def _end(prompt: list[int], text: str, tokenizer: Any) -> int:
     if text.endswith(CALL_CLOSE):
         return tokenizer.special_id(RESPONSE_OPEN)
     return tokenizer.turn_end_id if tokenizer.special_ids.get(TURN_OPEN) in prompt else tokenizer.eos_id
-
-
-def _batches(prompts: Iterable[list[int]], size: int) -> Iterator[list[list[int]]]:
-    batch: list[list[int]] = []
-    for prompt in prompts:
-        batch.append(prompt)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
-        yield batch

@@ -48,10 +48,6 @@ class Visibility:
         code = self.code[:, None, : self.clean]
         return (code >= self.low[:, :, None]) & (code < self.high[:, :, None])
 
-    def dense(self) -> Tensor:
-        """bool [B,Q,S], True where seen."""
-        return _visible(self.low[:, :, None], self.high[:, :, None], self.own[:, :, None], self.code[:, None])
-
 
 def _visible(low: Tensor, high: Tensor, own: Tensor, code: Tensor) -> Tensor:
     return ((code >= low) & (code < high)) | (code == own)

@@ -192,16 +192,16 @@ class Entry:
     countable: bool
 
 
-def dictionary(cache: Path, *, least_uses: int = 2) -> dict[str, Entry]:
+def dictionary(cache: Path) -> dict[str, Entry]:
     """Common nouns and their first definitions by WordNet, the most used first.
 
-    Only single words that WordNet's own tagged texts use at least `least_uses` times, with plain and short definitions.
+    Only single words that WordNet's own tagged texts use at least twice, with plain and short definitions.
     """
     texts = {path.rsplit("/", 1)[-1]: text for path, text in debian_files("wordnet-base", cache, _WORDNET_FILES)}
     uses = dict(_noun_uses(texts["cntlist.rev"]))
     synsets = {line[:8]: line for line in texts["data.noun"].splitlines()}
     first_senses = dict(_first_senses(texts["index.noun"]))
-    common = sorted((word for word, count in uses.items() if count >= least_uses), key=lambda word: (-uses[word], word))
+    common = sorted((word for word, count in uses.items() if count >= 2), key=lambda word: (-uses[word], word))
     found = {word: dictionary_entry(word, synsets[first_senses[word]]) for word in common if word in first_senses}
     return {word: entry for word, entry in found.items() if entry}
 

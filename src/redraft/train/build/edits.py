@@ -131,13 +131,13 @@ def build(
     return out
 
 
-def evaluation_items(cache: Path, seed: int = 6100) -> list[dict[str, Any]]:
+def evaluation_items(cache: Path) -> list[dict[str, Any]]:
     """Held-out edits: records with `id`, `instruction`, `before`, `old`, `new` and `behind`.
 
     They come from the packages that infilling is measured on.
     """
     code = [file.text for package in PACKAGES for file in evaluation_files(package, cache)]
-    source = EditSource(code, [], seed)
+    source = EditSource(code, [], 6100)
     edits = islice(iter(source.draw, None), _EVALUATED)
     fields = ("instruction", "before", "old", "new", "behind")
     return [

@@ -10,11 +10,11 @@ from redraft.train.jsonl import ANSWER_IDS, PROMPT_IDS
 from redraft.train.shards import read_shard
 
 
-def sample_prompts(shard: Path, out: Path, count: int, *, seed: int = 1) -> Path:
+def sample_prompts(shard: Path, out: Path, count: int) -> Path:
     """Write `count` documents of `shard`, drawn without replacement, to the JSON-lines file `out`."""
     documents = read_shard(shard)
     with out.open("w", encoding="utf-8") as file:
-        for index in random.Random(seed).sample(range(len(documents)), count):
+        for index in random.Random(1).sample(range(len(documents)), count):
             prompt, answer, _ = documents.pieces(index)
             file.write(json.dumps({PROMPT_IDS: prompt, ANSWER_IDS: answer}) + "\n")
     return out

@@ -46,7 +46,7 @@ def chat_texts(cache: Path, rng: random.Random) -> Iterator[str]:
             yield rng.choice(_SMALL_TALK).format(a=rng.choice(words), b=rng.choice(words), c=rng.choice(words))
 
 
-def _signatures(cache: Path, rng: random.Random, count: int = 20_000) -> list[tuple[str, str, list[str]]]:
+def _signatures(cache: Path, rng: random.Random) -> list[tuple[str, str, list[str]]]:
     """(name, first docstring line, argument names) of documented functions: real words for made-up tools."""
     files = list(wanted_files(cache))
     rng.shuffle(files)
@@ -59,7 +59,7 @@ def _signatures(cache: Path, rng: random.Random, count: int = 20_000) -> list[tu
             if isinstance(node, ast.FunctionDef) and (docstring := ast.get_docstring(node)):
                 arguments = [argument.arg for argument in node.args.args if argument.arg not in ("self", "cls")]
                 found.append((node.name.strip("_"), docstring.split("\n")[0], arguments[:6]))
-        if len(found) >= count:
+        if len(found) >= 20_000:
             break
     return found
 

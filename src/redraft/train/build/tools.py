@@ -321,10 +321,10 @@ def write_evaluation(out: Path, n: int, *, google_wheel: Path, aws_wheel: Path, 
     _write_items(out, source, n)
 
 
-def write_second_evaluation(out: Path, n: int, *, seed: int = 6100) -> None:
+def write_second_evaluation(out: Path, n: int) -> None:
     """The same for the second set of tools alone, without published operations."""
     shares = Shares(api=0.0, invented=0.0)
-    _write_items(out, ItemSource([], seed, evaluation=True, shares=shares, actions=second_actions()), n)
+    _write_items(out, ItemSource([], 6100, evaluation=True, shares=shares, actions=second_actions()), n)
 
 
 def _write_items(out: Path, source: ItemSource, n: int) -> None:
