@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -15,8 +14,6 @@ LEVELS = tuple(f"t{bucket / BUCKETS:.1f}" for bucket in range(BUCKETS))
 """Names of the noise-level buckets in reports, by their lower bounds."""
 GROUPS = (*LEVELS, "replaced", "kept")
 """What reports cover in addition to the sources, which may not have these names."""
-_HOLES = {"infill", "line_holes", "extra_holes", "spare_holes", "hole_weight", "hole_full_noise"}
-"""The settings of holes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,36 +78,27 @@ class SourceSettings:
         checks.at_least(0, "hole_weight", "prompt_weight", "fill_weight", "max_canvases")
         rising = len(self.clues) == 2 and 17 <= self.clues[0] <= self.clues[1] <= 81
         checks.that(rising, "clues", "two numbers from 17 to 81, the smaller one first")
-        self._reject_what_has_no_effect()
+        self._check_effects(checks)
 
     @property
     def is_jsonl(self) -> bool:
         return self.path.endswith(".jsonl")
 
-    def _reject_what_has_no_effect(self) -> None:
-        idle = self._without_effect()
-        for f in dataclasses.fields(self):
-            if f.name in idle and getattr(self, f.name) != f.default:
-                raise SettingError(f"source {self.name}: {f.name} has no effect {self._reason(f.name)}; remove it.")
-
-    def _without_effect(self) -> set[str]:
-        idle = {
-            "text": {"prompt_weight", "clean_answer", "clues"},
-            "chat": {"clues"},
-            "sudoku": _HOLES | {"heldout"},
-            "reverse": _HOLES | {"clues", "heldout"},
-        }[self.kind]
-        if not self.infill:
-            idle |= _HOLES - {"infill"}
-        if self.is_jsonl and self.kind == "chat":  # its triples already have holes
-            return idle - {"spare_holes"}
-        return idle | {"max_canvases"} | ({"spare_holes"} if self.kind == "chat" else set())
-
-    def _reason(self, name: str) -> str:
-        """Why the setting `name` has no effect."""
-        if name == "max_canvases" or (name == "spare_holes" and self.kind == "chat"):
-            return "without JSON lines"
-        return "without infill" if name in _HOLES and self.kind in ("text", "chat") else f"for kind {self.kind!r}"
+    def _check_effects(self, checks: Checks) -> None:
+        """Refuse what changes nothing for documents of this kind."""
+        generated, of_kind = self.kind in ("sudoku", "reverse"), f"for kind {self.kind!r}"
+        chat_lines = self.is_jsonl and self.kind == "chat"  # these may have holes of their own
+        checks.has_effect(self.kind == "sudoku", "clues", of_kind)
+        checks.has_effect(chat_lines, "max_canvases", "without JSON lines")
+        for name in ("prompt_weight", "clean_answer"):
+            checks.has_effect(self.kind != "text", name, of_kind)
+        for name in ("infill", "heldout"):
+            checks.has_effect(not generated, name, of_kind)
+        for name in ("line_holes", "extra_holes", "hole_weight", "hole_full_noise"):
+            checks.has_effect(self.infill > 0, name, of_kind if generated else "without infill")
+        spare = chat_lines or (self.kind == "text" and self.infill > 0)
+        lacking = "without infill" if self.kind == "text" else "without JSON lines"
+        checks.has_effect(spare, "spare_holes", of_kind if generated else lacking)
 
 
 @dataclass(frozen=True, kw_only=True)

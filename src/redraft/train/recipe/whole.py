@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from redraft.config import ModelConfig
 from redraft.errors import SettingError
-from redraft.train.recipe.checks import check
-from redraft.train.recipe.data import DataSettings, SourceSettings
+from redraft.train.recipe.checks import Checks, check
+from redraft.train.recipe.data import DataSettings
 from redraft.train.recipe.lora import LoraSettings
 from redraft.train.recipe.objective import ObjectiveSettings
 from redraft.train.recipe.optimizer import OptimizerSettings
@@ -30,19 +30,9 @@ class Recipe:
     """If None, all weights are trained."""
 
     def __post_init__(self) -> None:
-        for name in ("bos_token_id", "pad_token_id"):
-            token = getattr(self.model, name)
-            check(0 <= token < self.model.vocab_size, f"model.{name}", token, "a token in the vocabulary")
-        if self.objective.corruption == "absorbing":
-            vocabulary = f"below the vocabulary size of {self.model.vocab_size}"
-            mask = self.objective.mask_token
-            check(mask < self.model.vocab_size, "objective.mask_token", mask, vocabulary)
-        self._check_rollouts()
-        for source in self.data.sources:
-            if not self.objective.encoder_weight and source.prompt_weight != SourceSettings.prompt_weight:
-                raise SettingError(
-                    f"source {source.name}: prompt_weight has no effect without objective.encoder_weight; remove it."
-                )
+        self._check_tokens()
+        self._check_effects()
+        self._check_size()
         if self.run.curve_every and not self.data.tokenizer:
             raise SettingError("run.curve_every asks the model questions, so it needs data.tokenizer.")
         if self.run.shard and self.optimizer.average:
@@ -51,6 +41,30 @@ class Recipe:
             )
         if self.lora is not None and not self.run.init:
             raise SettingError("run.init is missing; LoRA needs a model to adapt.")
+
+    def _check_tokens(self) -> None:
+        vocabulary = self.model.vocab_size
+        for name in ("bos_token_id", "pad_token_id"):
+            token = getattr(self.model, name)
+            check(0 <= token < vocabulary, f"model.{name}", token, "a token in the vocabulary")
+        if (mask := self.objective.absorbing_token) is not None:
+            check(mask < vocabulary, "objective.mask_token", mask, f"below the vocabulary size of {vocabulary}")
+
+    def _check_effects(self) -> None:
+        """Refuse settings of sources that the objective leaves without effect, and the other way round."""
+        objective = self.objective
+        Checks(objective, "objective.").has_effect(self.data.rolls_out, "rollout_bound", "without rollout in a source")
+        for source in self.data.sources:
+            checks = Checks(source, f"source {source.name}: ")
+            checks.has_effect(objective.encoder_weight > 0, "prompt_weight", "without objective.encoder_weight")
+            checks.has_effect(objective.self_conditioning > 0, "rollout", "without objective.self_conditioning")
+            if source.rollout and objective.loss != "base":
+                raise SettingError(
+                    f"source {source.name}: rollout cannot be combined with objective.loss {objective.loss!r}, "
+                    "which depends on the noise level; the model's own drafts have none."
+                )
+
+    def _check_size(self) -> None:
         batch = self.data.rows * (self.data.tokens + self.data.canvases * self.model.canvas_length)
         if batch >= _LARGEST_BATCH:
             raise SettingError(
@@ -62,17 +76,3 @@ class Recipe:
                 f"data.tokens and a canvas take {longest} positions together; the model has "
                 f"{self.model.max_position_embeddings}."
             )
-
-    def _check_rollouts(self) -> None:
-        if not self.data.rolls_out and self.objective.rollout_bound != ObjectiveSettings.rollout_bound:
-            raise SettingError("objective.rollout_bound has no effect without rollout in a source; remove it.")
-        for source in self.data.sources:
-            if source.rollout and not self.objective.self_conditioning:
-                raise SettingError(
-                    f"source {source.name}: rollout has no effect without objective.self_conditioning; remove it."
-                )
-            if source.rollout and self.objective.loss != "base":
-                raise SettingError(
-                    f"source {source.name}: rollout cannot be combined with objective.loss {self.objective.loss!r}, "
-                    "which depends on the noise level; the model's own drafts have none."
-                )
