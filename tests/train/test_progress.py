@@ -111,7 +111,7 @@ def test_a_resumed_run_says_which_settings_have_changed(recipe: Recipe, capsys) 
     train(dataclasses.replace(recipe, optimizer=more), resume=True, device="cpu")
     shown = capsys.readouterr().err.splitlines()
     assert shown[0] == "Different from when the checkpoint was written: optimizer.steps, optimizer.learning_rate."
-    assert shown[1].startswith("1 steps of")
+    assert shown[1].startswith("Resumed after step 1: 1 steps of")
 
 
 def test_a_run_that_is_finished_says_so_when_it_is_resumed(recipe: Recipe, capsys) -> None:

@@ -203,8 +203,9 @@ class Trainer:
         if self.step >= self.total_steps:
             self.reporter.say(f"The run is already finished, at step {self.step}; its files are written again.")
             return
+        begun = f"Resumed after step {self.step}: " if self.step else ""
         ahead = f"{self.total_steps - self.step} steps of {self._tokens_per_step} clean tokens on {self.device}"
-        self.reporter.say(f"{ahead}; a report every {self.run_settings.log_every} steps.")
+        self.reporter.say(f"{begun}{ahead}; a report every {self.run_settings.log_every} steps.")
 
     def _resumed(self) -> dict[str, Any]:
         """Find out where the run stands; returns the state from its checkpoint."""
