@@ -109,7 +109,7 @@ def test_the_profile_times_the_parts_of_a_recipes_step(capsys: pytest.CaptureFix
     assert result["rows"] == 1
     assert result["loss"] > 0
     assert list(result["parts_ms"]) == [
-        "refresh", "encode", "first pass", "second pass", "losses", "backward", "optimizer", "meters"
+        "refresh", "encode", "first pass", "second pass", "losses", "backward", "meters", "optimizer"
     ]  # fmt: skip
 
 

@@ -64,22 +64,6 @@ def _milliseconds(before: torch.cuda.Event | float, after: torch.cuda.Event | fl
     return 1e3 * (after - before)
 
 
-def timed_step(trainer: Trainer, batch: Batch, timer: PartTimer) -> None:
-    """`Trainer.train_step`, kernel by kernel, with marks between its parts."""
-    timer.mark("start")
-    trainer.masters.refresh()
-    timer.mark("refresh")
-    outcome = EagerPass(trainer.stream).losses(batch, trainer.run_settings.seed, trainer.step)
-    outcome.loss.backward()
-    timer.mark("backward")
-    trainer.masters.accumulate()
-    trainer.meters.add_norm(trainer.masters.step(trainer.step))
-    timer.mark("optimizer")
-    trainer.meters.add(outcome, batch)
-    timer.mark("meters")
-    trainer.step += 1
-
-
 def profile(recipe: Recipe, steps: int, *, from_data: bool) -> dict[str, object]:
     """Warm up, time `steps` plain steps, then a few with marks between the parts."""
     with ExitStack() as stack:
@@ -102,10 +86,12 @@ def profile(recipe: Recipe, steps: int, *, from_data: bool) -> dict[str, object]
 
 
 def _parts(trainer: Trainer, batches: Iterator[Batch]) -> dict[str, float]:
+    """Milliseconds of the parts of a step, kernel by kernel."""
     timer = PartTimer(trainer.device)
-    trainer.stream.mark = timer.mark
+    trainer.stream.mark, trainer.batch_pass = timer.mark, EagerPass(trainer.stream)
     for batch in islice(batches, _RECENT):
-        timed_step(trainer, batch.to(trainer.device), timer)
+        timer.mark("start")
+        trainer.train_step(batch.to(trainer.device))
     return {name: round(value, 2) for name, value in timer.parts().items()}
 
 

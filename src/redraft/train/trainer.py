@@ -118,8 +118,10 @@ class Trainer:
         With several processes it is this process' part, and the loss is their mean.
         """
         self.masters.refresh()
+        self.stream.mark("refresh")
         losses = [self._accumulate(batch) for batch in in_one_step(batches, self.world)]
         self.meters.add_norm(self.masters.step(self.step, len(batches)))
+        self.stream.mark("optimizer")
         self.step += 1
         return torch.stack(losses).mean()
 
@@ -130,7 +132,9 @@ class Trainer:
             torch.manual_seed(seed_for(self.run_settings.seed, index, 2))  # on a CPU only its low half counts
         outcome = self.batch_pass.gradients(batch, self.run_settings.seed, index)
         self.masters.accumulate()
+        self.stream.mark("backward")
         self.meters.add(outcome, batch)
+        self.stream.mark("meters")
         self.batches += self.world.size
         return outcome.loss.clone()  # the next captured pass overwrites it
 

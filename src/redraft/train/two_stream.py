@@ -104,7 +104,7 @@ class TwoStream(nn.Module):
         Otherwise self-conditioning gets no gradients from a batch without a conditioned row.
         """
         self.mark: Callable[[str], None] = _no_mark
-        """Called with a part's name when its work has been queued; `profile.py` records events here."""
+        """Called with the name of a part of a step when its work has been queued; `profile.py` records events here."""
 
     def forward(self, batch: Batch, seed: int, step: int) -> BatchLosses:
         """The losses of `batch` with the noise of (seed, step)."""
