@@ -2,11 +2,13 @@
 
 import dataclasses
 import math
+import re
 import tomllib
 from pathlib import Path
 
 import pytest
 
+import redraft
 from redraft.errors import SettingError
 from redraft.model.folders import read_config, resolve_folder
 from redraft.train.recipe import (
@@ -22,6 +24,7 @@ from redraft.train.recipe import (
 )
 
 FOLDER = Path(__file__).parents[2] / "recipes"
+SOURCE = Path(redraft.__file__).parent
 RECIPES = sorted(FOLDER.rglob("*.toml"))
 
 
@@ -42,6 +45,15 @@ def test_every_version_of_the_embedded_model_begins_with_the_one_before() -> Non
     runs = [tomllib.loads(path.read_text())["run"] for path in sorted((FOLDER / "tiny").iterdir())]
     assert "init" not in runs[0]
     assert [run["init"] for run in runs[1:]] == [run["out"] + "/model" for run in runs[:-1]]
+
+
+def test_what_recipes_read_from_data_is_what_builders_and_their_own_first_lines_write() -> None:
+    builders = "".join(path.read_text() for path in (SOURCE / "train" / "build").glob("*.py"))
+    for path in RECIPES:
+        text = path.read_text(encoding="utf-8")
+        for name in re.findall(r'^path = "\.data/(.*)"', text, re.MULTILINE):
+            start = re.split(r"\*|(?<=-)\d", name)[0]  # of several files with numbers, or of one
+            assert f'"{start}' in builders or re.search(rf"^# .* \.data/{name} ", text, re.MULTILINE), (path, name)
 
 
 def test_there_is_one_for_every_use() -> None:
