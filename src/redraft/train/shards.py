@@ -68,7 +68,7 @@ class Shard:
         cls, tokens: np.ndarray, lengths: ArrayLike, prompts: ArrayLike, suffixes: ArrayLike | None = None,
         lines: ArrayLike | None = None,
     ) -> Shard:  # fmt: skip
-        """The documents of one file; `lines` [L] are without the end."""
+        """The documents of one file; `lines` [L] are the first ones of its lines, by default all."""
         offsets, count = _running(lengths), len(np.asarray(lengths))
         return cls(
             tokens=tokens,
