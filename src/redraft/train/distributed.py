@@ -52,7 +52,10 @@ class World:
         return self.rank == 0
 
     def device(self, name: str) -> torch.device:
-        """This process's device of kind `auto`, `cpu` or `cuda`. Raises `SettingError` for others or an absent GPU."""
+        """This process's device of kind `auto`, `cpu` or `cuda`. Raises `SettingError` for others or an absent GPU.
+
+        Does not use the GPU yet, as `model.placement.resolve_device` does: workers are forked before that.
+        """
         if name not in ("auto", "cpu", "cuda"):
             raise SettingError(f"device is {name!r}; it must be one of auto, cpu, cuda.")
         if name == "cuda" and not torch.cuda.is_available():
