@@ -449,10 +449,12 @@ def texts_of(dfa: Dfa, most: int) -> list[str] | None:
 
 
 def ranges_of(dfa: Dfa, state: int) -> dict[int, list[tuple[int, int]]]:
-    """next state -> intervals of symbols, of one state."""
+    """next state -> intervals of symbols, of one state; none begins where another one ends."""
     found: dict[int, list[tuple[int, int]]] = {}
-    ends = [*(dfa.first[1:] - 1).tolist(), MAX_CODE]
-    for low, high, target in zip(dfa.first.tolist(), ends, dfa.table[state].tolist(), strict=True):
+    row = dfa.table[state]
+    begins = np.flatnonzero(np.diff(row, prepend=-2))
+    lows = dfa.first[begins].tolist()
+    for low, end, target in zip(lows, [*lows[1:], MAX_CODE + 1], row[begins].tolist(), strict=True):
         if target >= 0:
-            found.setdefault(target, []).append((low, high))
+            found.setdefault(target, []).append((low, end - 1))
     return found
