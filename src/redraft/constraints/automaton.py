@@ -430,6 +430,18 @@ def accepts_of(dfa: Dfa, ranges: Iterable[tuple[int, int]]) -> bool:
     return False
 
 
+def shortest_of(dfa: Dfa) -> int | None:
+    """How many symbols the shortest accepted string has; None if there is none."""
+    seen, here, length = {-1}, set() if dfa.empty else {0}, 0
+    while here:
+        states = list(here)
+        if dfa.accept[states].any():
+            return length
+        seen |= here
+        here, length = set(dfa.table[states].ravel().tolist()) - seen, length + 1
+    return None
+
+
 def texts_of(dfa: Dfa, most: int) -> list[str] | None:
     """The texts that an automaton over code points accepts; None if there are more than `most`."""
     found, begun = list[str](), [] if dfa.empty else [("", 0)]

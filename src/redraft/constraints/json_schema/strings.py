@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from redraft.constraints.automaton import Budget, Dfa, product
+from redraft.constraints.automaton import Budget, Dfa, product, shortest_of
 from redraft.constraints.expression import ANY, NOTHING, Expression, alt, chars, repeat, text
 from redraft.constraints.json_schema.formats import PATTERNS
 from redraft.constraints.json_schema.patterns import Patterns
@@ -28,14 +28,22 @@ class Strings:
     def content(self, shape: String, longest: int) -> Expression:
         """A string without its quotes. Limits on length beyond `longest` are lowered to it."""
         free = not shape.patterns and not shape.formats and not shape.excluded
-        lowered = shape
-        if shape.most is not None:
-            high = longest if free else max(longest // 4, _EXACT_PATTERN)
-            lowered = replace(shape, most=max(min(shape.most, high), shape.least))
+        high = longest if free else max(longest // 4, _EXACT_PATTERN)
+        lowered = shape if shape.most is None else replace(shape, most=max(min(shape.most, high), shape.least))
         if free:
             return self._style.free(lowered.least, lowered.most, self._budget)
         found = self._matched(lowered)
-        return self._matched(shape) if found is NOTHING else found  # what it allows may be long
+        if found is NOTHING and lowered != shape:  # what it allows may be long
+            return self._beyond(shape, high)
+        return found
+
+    def _beyond(self, shape: String, more: int) -> Expression:
+        """The shortest strings of a shape, without quotes, and those that are up to `more` characters longer."""
+        shortest = shortest_of(self._machine(replace(shape, most=None)))
+        if shortest is None or shape.most is None:
+            return NOTHING
+        found = self._matched(replace(shape, most=min(shape.most, shortest + more)))
+        return self._matched(shape) if found is NOTHING else found  # the shortest may have no spelling
 
     def _matched(self, shape: String) -> Expression:
         """A string without its quotes, given by its automaton."""
