@@ -2,7 +2,15 @@
 
 from typing import Any
 
+import pytest
+
 from compiled_schemas import compiled, written
+from redraft.constraints.automaton import Budget
+from redraft.constraints.json_schema import compile_schema
+from redraft.constraints.spelling import compile_bytes
+
+TEXT = r"^([\p{L}\p{Z}\p{N}_.:/=+\-@]*)$"
+"""As AWS describes the keys and values of tags."""
 
 
 def members(count: int, schema: dict[str, Any]) -> dict[str, Any]:
@@ -23,3 +31,21 @@ def test_a_limit_is_lowered_where_the_shortest_text_is_long() -> None:
     dfa = compiled(members(60, {"type": "string", "pattern": arn, "maxLength": 2048}))
     short, long = (f"arn:aws:cloudformation:eu:123456789012:stack/{count * 'a'}" for count in (1, 15))
     assert dfa.matches(written({f"m{i}": long if i % 2 else short for i in range(60)}))
+
+
+@pytest.mark.parametrize("schema", [
+    members(2, {"type": "string", "pattern": TEXT, "maxLength": 256}),
+    members(40, {"type": "string", "pattern": r"\S", "maxLength": 100}),
+    {"type": "array", "items": {"type": "string", "pattern": TEXT, "maxLength": 40}, "maxItems": 50},
+])  # fmt: skip
+def test_limits_are_lowered_until_their_bytes_have_enough_states(schema: dict[str, Any]) -> None:
+    """A character outside of ASCII takes many states over bytes, and one in an automaton over characters."""
+    dfa = compiled(schema)
+    text = "Größe 二 @"
+    assert dfa.matches(written([text] if "items" in schema else dict.fromkeys(schema["required"], text)))
+
+
+@pytest.mark.parametrize("pattern", [TEXT, r"\S", ".*", r"^[^/]+$", "^[a-z]+$", "[\u0400-\u04ff]"])
+def test_states_over_bytes_are_estimated(pattern: str) -> None:
+    found = compile_schema({"type": "string", "pattern": pattern, "maxLength": 20}, Budget(), strict=True)
+    assert 0.8 < found.spelled / len(compile_bytes(found, Budget()).table) < 1.25

@@ -99,6 +99,20 @@ class Dfa:
         """Whether no string is accepted."""
         return not len(self.table)
 
+    @property
+    def spelled(self) -> int:
+        """About how many states it takes over UTF-8, if its symbols are code points."""
+        changes, where, found = self.table[:, 1:] != self.table[:, :-1], self.first[1:], len(self.table)
+        for first, block, whole in ((0x80, 1 << 6, 1), (0x800, 1 << 12, 3), (0x10000, 1 << 18, 3)):
+            beyond = (self.table[:, np.append(where, MAX_CODE + 1) > first] >= 0).any(axis=1)
+            found += whole * int(np.count_nonzero(beyond))
+            inside = (where > first) & (where % block > 0)
+            begins = np.flatnonzero(np.diff(where[inside] // block, prepend=-1))
+            if len(begins):  # a block that is cut takes a state of its own
+                cut = np.logical_or.reduceat(changes[:, inside], begins, axis=1)
+                found += int(np.count_nonzero(cut))
+        return found
+
     def matches(self, symbols: Iterable[int]) -> bool:
         """Whether the string is accepted."""
         *_, state = self._states(symbols)

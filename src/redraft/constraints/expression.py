@@ -7,8 +7,9 @@ so a part that cannot be written removes the alternatives that need it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
@@ -21,20 +22,28 @@ Ranges: TypeAlias = tuple[tuple[int, int], ...]
 """Sorted, disjoint, inclusive intervals of code points."""
 
 
+_Measure: TypeAlias = "Callable[[Expression], int]"
+_SIZE: _Measure = attrgetter("size")
+_SPELLED: _Measure = attrgetter("spelled")
+
+
 class _Part:
     """What all expressions share."""
 
-    __slots__ = ("nullable", "size")
+    __slots__ = ("nullable", "size", "spelled")
     size: int
-    """Roughly how many states it takes."""
+    """Roughly how many states it takes; an automaton counts as it is, over code points."""
+    spelled: int
+    """The same over bytes, where an automaton may take many times as many."""
     nullable: bool
     """Whether it is known to allow the empty text; marks, which may be anchors, are not looked into."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", self._count())
+        object.__setattr__(self, "size", self._count(_SIZE))
+        object.__setattr__(self, "spelled", self._count(_SPELLED))
         object.__setattr__(self, "nullable", self._may_be_empty())
 
-    def _count(self) -> int:
+    def _count(self, of: _Measure) -> int:
         return 1
 
     def _may_be_empty(self) -> bool:
@@ -47,7 +56,7 @@ class Chars(_Part):
 
     ranges: Ranges
 
-    def _count(self) -> int:
+    def _count(self, of: _Measure) -> int:
         return 1 if self.ranges[-1][1] < 0x80 else 8
 
 
@@ -57,7 +66,7 @@ class Literal(_Part):
 
     string: str
 
-    def _count(self) -> int:
+    def _count(self, of: _Measure) -> int:
         return len(self.string)
 
 
@@ -74,8 +83,8 @@ class Seq(_Part):
 
     parts: tuple[Expression, ...]
 
-    def _count(self) -> int:
-        return sum(part.size for part in self.parts)
+    def _count(self, of: _Measure) -> int:
+        return sum(map(of, self.parts))
 
     def _may_be_empty(self) -> bool:
         return all(part.nullable for part in self.parts)
@@ -87,8 +96,8 @@ class Alt(_Part):
 
     parts: tuple[Expression, ...]
 
-    def _count(self) -> int:
-        return sum(part.size for part in self.parts)
+    def _count(self, of: _Measure) -> int:
+        return sum(map(of, self.parts))
 
     def _may_be_empty(self) -> bool:
         return any(part.nullable for part in self.parts)
@@ -106,8 +115,8 @@ class Repeat(_Part):
     most: int | None
     lazy: bool = False
 
-    def _count(self) -> int:
-        return self.part.size * max(self.least + 1 if self.most is None else self.most, 1)
+    def _count(self, of: _Measure) -> int:
+        return of(self.part) * max(self.least + 1 if self.most is None else self.most, 1)
 
     def _may_be_empty(self) -> bool:
         return self.least == 0 or self.part.nullable
@@ -126,7 +135,7 @@ class Counted(_Part):
     escape: Expression
     most: int
 
-    def _count(self) -> int:
+    def _count(self, of: _Measure) -> int:
         return 2 * self.most
 
     def _may_be_empty(self) -> bool:
@@ -142,10 +151,10 @@ class Fields(_Part):
     least: int
     most: int
 
-    def _count(self) -> int:
+    def _count(self, of: _Measure) -> int:
         required = sum(flag for _, flag in self.items)
         copies = {True: self._copies(required), False: self._copies(required + 1)}
-        return sum(item.size * copies[flag] for item, flag in self.items)
+        return sum(of(item) * copies[flag] for item, flag in self.items)
 
     def _copies(self, certain: int) -> int:
         """How often an item is spelled out: once for each number of earlier items that matters to later ones.
@@ -164,8 +173,8 @@ class Graph(_Part):
     edges: tuple[tuple[int, Expression, int], ...]
     ends: frozenset[int]
 
-    def _count(self) -> int:
-        return sum(part.size for _, part, _ in self.edges)
+    def _count(self, of: _Measure) -> int:
+        return sum(of(part) for _, part, _ in self.edges)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -180,8 +189,8 @@ class Machine(_Part):
     escape: Escape | None
     source: Expression | None = None
 
-    def _count(self) -> int:
-        return len(self.dfa.table)
+    def _count(self, of: _Measure) -> int:
+        return len(self.dfa.table) if of is _SIZE else self.dfa.spelled
 
     def _may_be_empty(self) -> bool:
         return not self.dfa.empty and bool(self.dfa.accept[0])

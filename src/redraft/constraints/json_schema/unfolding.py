@@ -75,15 +75,16 @@ def _compiled(schema: Raw, also: Raw, budget: Budget, strict: bool, style: Style
             continue
         if found is NOTHING:
             break
-        best = found, compiler
-        if found.size <= ENOUGH_STATES:
+        if best is None or found.spelled < best[0].spelled:
+            best = found, compiler
+        if found.size <= ENOUGH_STATES and found.spelled <= budget.states:
             break
     if best is None:
         raise ConstraintError(_TOO_MANY)
-    return _counted_on(*best, node)
+    return _counted_on(*best, node, budget)
 
 
-def _counted_on(found: Expression, compiler: Compiler, node: Node) -> Expression:
+def _counted_on(found: Expression, compiler: Compiler, node: Node, budget: Budget) -> Expression:
     """The same expression or a wider one: limits that were lowered are raised again while there are enough states."""
     while 0 < compiler.lowered < ENOUGH_ITEMS:
         compiler = compiler.counting_on()
@@ -91,7 +92,7 @@ def _counted_on(found: Expression, compiler: Compiler, node: Node) -> Expression
             wider = compiler.node(node)
         except (TooLarge, TooManyStatesError):
             break
-        if wider.size > COUNTED_STATES:
+        if wider.size > COUNTED_STATES or wider.spelled > budget.states:
             break
         found = wider
     return found
