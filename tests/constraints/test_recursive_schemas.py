@@ -145,6 +145,29 @@ def test_one_of_branches_whose_member_is_a_node_or_a_list_of_nodes(leaf: Any, ex
             assert judge.is_valid(value), value
 
 
+def test_what_fails_overlapping_branches_is_read_once() -> None:
+    """In what fails a node each branch comes again for each of the others, and so does what fails the branch."""
+    maps = [
+        {"type": "object", "additionalProperties": schema} for schema in ({"type": "integer"}, NODE, {"const": "x"})
+    ]
+    closed: dict[str, Any] = {"type": "object", "additionalProperties": False}
+    branches = [
+        {**closed, "properties": {"c": {"const": "x"}}},
+        {"type": "object", "properties": {"b": maps[0], "c": {"type": "number"}, "d": maps[1]}, "required": ["d"]},
+        {**closed, "properties": {"b": {"type": "number"}, "c": NODES, "d": {"oneOf": [NODE, NODES]}},
+         "required": ["d"]},
+        {**closed, "properties": {"b": maps[2], "c": {"anyOf": [NODE, {"type": "null"}]}, "d": {"type": "boolean"}},
+         "required": ["b"]},
+    ]  # fmt: skip
+    schema = {"$defs": {"node": {"oneOf": branches}}, **NODE}
+    dfa = compile_bytes(compile_schema(schema, Budget(seconds=3), strict=True), Budget())
+    judge = Draft202012Validator(schema)
+    assert all(dfa.matches(written(value)) for value in ({}, {"c": "x"}, {"b": {}}, {"b": {"a": "x"}, "d": True}))
+    for value in [*small_values(2), *({"d": value} for value in small_values(1)), {"b": {"a": 1}}, {"b": {}, "d": {}}]:
+        if dfa.matches(written(value)):
+            assert judge.is_valid(value), value
+
+
 def test_every_cycle_has_a_turn() -> None:
     for seed in range(200):
         dice = random.Random(seed)

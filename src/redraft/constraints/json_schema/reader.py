@@ -12,7 +12,7 @@ from typing import Any
 from redraft.constraints.automaton import Budget
 from redraft.constraints.json_schema.combinations import Combinations
 from redraft.constraints.json_schema.drafts import CONTAINED_SINCE
-from redraft.constraints.json_schema.formats import INTEGER_FORMATS, PATTERNS
+from redraft.constraints.json_schema.formats import INTEGER_FORMATS
 from redraft.constraints.json_schema.keywords import (
     ENFORCED,
     REFUSED,
@@ -32,7 +32,7 @@ from redraft.constraints.json_schema.keywords import (
     text_of,
     types_of,
 )
-from redraft.constraints.json_schema.negation import ABSENT, EXCLUDE, FAILS, FRACTION, SOME, UNLIKE
+from redraft.constraints.json_schema.negation import ABSENT, EXCLUDE, FAILS, FRACTION, SOME
 from redraft.constraints.json_schema.numbers import Bounds
 from redraft.constraints.json_schema.patterns import Patterns
 from redraft.constraints.json_schema.references import Document
@@ -67,6 +67,7 @@ from redraft.constraints.json_schema.shapes import (
     with_some,
     without,
 )
+from redraft.constraints.json_schema.strings import strings_of
 from redraft.errors import ConstraintError
 
 FAIL = "\0fail"
@@ -86,6 +87,8 @@ class Reader:
         """A keyword for which some valid instances were left out; empty if there is none."""
         self._combinations = Combinations(self, document)
         self._known: dict[tuple[int, ...], tuple[Node, list[Shape]]] = {}
+        self._targets: dict[int, tuple[Raw, Raw]] = {}
+        self._shapes: dict[tuple[bool, int], tuple[Raw, list[Shape]]] = {}
         self._failing: dict[tuple[tuple[int, ...], tuple[int, ...]], tuple[Node, Node, Raw]] = {}
 
     def shapes(self, node: Node) -> list[Shape]:
@@ -211,9 +214,13 @@ class Reader:
             raise ConstraintError(f"The schema keyword {keyword!r} {why}.")
 
     def read(self, raw: Raw) -> list[Shape]:
+        """What a schema allows: read once, as what fails a recursive schema mentions the same parts again and again."""
         check_schema(raw)
         if isinstance(raw, bool):
             return list(ANYTHING) if raw else []
+        key = self._combinations.looking, id(raw)
+        if key in self._shapes:
+            return self._shapes[key][1].copy()
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise ConstraintError(
@@ -222,7 +229,9 @@ class Reader:
         counts: Mapping[str, Any] = self.document.obeyed(raw)
         try:
             with self.document.at((raw,)):
-                return self._combined(counts, self._typed(counts))
+                found = self._combined(counts, self._typed(counts))
+            self._shapes[key] = raw, found
+            return found.copy()
         finally:
             self._depth -= 1
 
@@ -236,7 +245,7 @@ class Reader:
             "null": lambda raw: [Values((None,))], "boolean": lambda raw: [Values((True, False))],
             "integer": lambda raw: self._number(raw, integer=True),
             "number": lambda raw: self._number(raw, integer=False),
-            "string": self._string, "array": self._array, "object": self._object,
+            "string": strings_of, "array": self._array, "object": self._object,
         }  # fmt: skip
         kept = [name for name in names if name != "integer" or "number" not in names]
         shapes = [shape for name in kept for shape in makers[name](raw)]
@@ -339,6 +348,12 @@ class Reader:
 
     def target(self, raw: Raw) -> Raw:
         """What a schema that is only a reference, or names what it fails, stands for; any other schema itself."""
+        if id(raw) not in self._targets:
+            self._targets[id(raw)] = raw, self._followed(raw)
+        return self._targets[id(raw)][1]
+
+    def _followed(self, raw: Raw) -> Raw:
+        """`target`, which is asked again and again, worked out."""
         for _ in range(MAX_DEPTH):
             counts = self.document.obeyed(raw)
             if isinstance(counts, Mapping) and FAILS in counts:
@@ -362,17 +377,6 @@ class Reader:
         whole = integer or any(multiple == multiple.to_integral_value() for multiple in multiples)
         number = Number(bounds=bounds, integer=whole, fraction=FRACTION in raw, multiples=multiples)
         return [] if bounds.empty or (whole and number.fraction) else [number]
-
-    def _string(self, raw: Mapping[str, Any]) -> list[Shape]:
-        least, most = count(raw, "minLength") or 0, count(raw, "maxLength")
-        patterns = tuple((text_of(raw, name), name == "pattern") for name in ("pattern", UNLIKE) if name in raw)
-        known = text_of(raw, "format")
-        formats = (known,) if known in PATTERNS else ()
-        return (
-            [String(least=least, most=most, patterns=patterns, formats=formats)]
-            if most is None or least <= most
-            else []
-        )
 
     def _array(self, raw: Mapping[str, Any]) -> list[Shape]:
         prefix, items, everything = items_of(raw)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from redraft.constraints.automaton import Budget, Dfa, product, shortest_of
 from redraft.constraints.expression import ANY, NOTHING, Expression, alt, chars, repeat, text
 from redraft.constraints.json_schema.formats import PATTERNS
+from redraft.constraints.json_schema.keywords import count, text_of
+from redraft.constraints.json_schema.negation import UNLIKE
 from redraft.constraints.json_schema.patterns import Patterns
-from redraft.constraints.json_schema.shapes import String
+from redraft.constraints.json_schema.shapes import Shape, String
 from redraft.constraints.json_schema.style import Style
 from redraft.constraints.regex import parse_regex
 from redraft.constraints.spelling import compile_codes
@@ -16,6 +20,15 @@ from redraft.constraints.spelling import compile_codes
 _EXACT_PATTERN = 32
 """Limits on the length of a string with a pattern are never lowered below this, nor other limits below four times this:
 every pair of a character and a state of the pattern takes a state."""
+
+
+def strings_of(raw: Mapping[str, Any]) -> list[Shape]:
+    """The strings that the keywords of a schema allow."""
+    least, most = count(raw, "minLength") or 0, count(raw, "maxLength")
+    patterns = tuple((text_of(raw, name), name == "pattern") for name in ("pattern", UNLIKE) if name in raw)
+    known = text_of(raw, "format")
+    string = String(least=least, most=most, patterns=patterns, formats=(known,) if known in PATTERNS else ())
+    return [string] if most is None or least <= most else []
 
 
 class Strings:
