@@ -52,15 +52,24 @@ def test_time_is_a_limit_only_where_it_is_given(clock: Clock) -> None:
     assert not endless.reached()
 
 
-def test_an_interrupt_is_a_limit_and_the_handler_comes_back() -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_is_a_limit_and_the_handler_comes_back(number: signal.Signals) -> None:
     run = limits()
-    before = signal.getsignal(signal.SIGINT)
+    before = signal.getsignal(number)
     with run.interruptible():
         assert not run.reached()
-        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(number)
         assert run.reached()
     assert run.reason == "by interrupt"
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(number) is before
+
+
+def test_a_second_request_to_end_waits_for_the_step_too() -> None:
+    run = limits()
+    with run.interruptible():
+        for _ in range(2):
+            signal.raise_signal(signal.SIGTERM)
+        assert run.reached()
 
 
 def test_a_second_interrupt_does_not_wait() -> None:

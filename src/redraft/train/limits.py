@@ -1,10 +1,11 @@
-"""What ends a run early (time or Ctrl-C), and how many steps fit into its time."""
+"""What ends a run early (time, Ctrl-C or SIGTERM), and how many steps fit into its time."""
 
 from __future__ import annotations
 
 import signal
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from redraft.interruption import handling
 from redraft.train.distributed import World
@@ -35,15 +36,18 @@ class RunLimits:
         """Seconds since this start of the run."""
         return time.perf_counter() - self._started
 
-    def interruptible(self) -> AbstractContextManager[None]:
-        """Inside, Ctrl-C counts as reaching a limit, so the checkpoint comes after a whole number of steps.
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Inside, Ctrl-C and SIGTERM count as reaching a limit, so the checkpoint comes after a whole number of steps.
 
-        A second Ctrl-C does not wait for that: it raises `KeyboardInterrupt`, as it would outside.
+        A second Ctrl-C does not wait for that: it raises `KeyboardInterrupt`, as it would outside. A second SIGTERM
+        waits, since clusters send it to `torchrun`, which passes it on, and to its processes.
         """
-        return handling(signal.SIGINT, self._interrupt)
+        with handling(signal.SIGINT, self._interrupt), handling(signal.SIGTERM, self._interrupt):
+            yield
 
-    def _interrupt(self, *_: object) -> None:
-        if self._interrupted:
+    def _interrupt(self, number: int, _: object) -> None:
+        if self._interrupted and number == signal.SIGINT:
             raise KeyboardInterrupt
         self._interrupted = True
 
@@ -67,7 +71,7 @@ class RunLimits:
 
     @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C was pressed."""
+        """Whether Ctrl-C or SIGTERM came."""
         return self._interrupted
 
     @property

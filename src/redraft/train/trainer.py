@@ -47,7 +47,7 @@ _HELDOUT_STEP = 1 << 40
 class TrainingResult:
     """What a run left behind: how far it got, the loss of every step of this run, and its files.
 
-    `model_folder` contains the model, or the adapter if that was trained; `interrupted` says that Ctrl-C ended it.
+    `model_folder` contains the model, or the adapter if that was trained; `interrupted`: by Ctrl-C or SIGTERM.
     """
 
     step: int
