@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def train(
-    recipe: Annotated[Path, typer.Argument(help="A recipe, such as recipes/chat_sft.toml.", metavar="RECIPE")],
+    recipe: Annotated[Path, typer.Argument(help="A recipe, such as recipes/chat_lora.toml.", metavar="RECIPE")],
     resume: Annotated[
         bool, typer.Option("--resume", metavar="", help="Resume from the checkpoint in the output folder.")
     ] = False,
