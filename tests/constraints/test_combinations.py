@@ -76,6 +76,10 @@ EXACT: dict[str, Any] = {
     "tags in common": {"oneOf": [
         {"type": "object", "required": ["a"], "properties": {"a": {"enum": tags}, "b": {"enum": [1]}},
          "additionalProperties": False} for tags in ([1, "a"], ["a", 1.5])]},
+    "a closed branch within another": {"oneOf": [
+        {"type": "object", "properties": {"a": {"const": 1}}, "required": ["a"], "additionalProperties": False},
+        {"type": "object", "properties": {"a": {"enum": [1, "a"]}, "b": {"enum": [1, "a"]}},
+         "additionalProperties": False}]},
     "if asks for nothing": {"type": "string", "if": {"format": "date"}},
     "else nothing": {"type": "string", "if": {"maxLength": 1}, "else": False},
     "if of arrays": {"type": ["array", "null"], "items": MIXED["items"], "if": STRINGS,
@@ -169,6 +173,19 @@ def test_a_recursive_union_of_closed_objects_and_lists() -> None:
     inner = [{}, {"leaf": "a"}, {"leaf": 1}, {"all": []}, {"all": [], "leaf": "a"}]
     values = [*inner, *({name: value} for name in ("all", "one") for value in (*inner, [], inner[1:2], inner[:2]))]
     check_exact({"$defs": {"node": {"oneOf": branches}}, **node}, values)
+
+
+@pytest.mark.parametrize("other", ["a", "b"])
+def test_a_closed_branch_within_another_one_of_a_recursive_union(other: str) -> None:
+    """Every value of it obeys two branches, so it allows nothing; its members may be of any depth."""
+    node = {"$ref": "#/$defs/node"}
+    nodes = {"type": "array", "items": node}
+    members = {"a": node, "b": node}, {"a": nodes, "b": node}, {other: node}
+    branches = [{"type": "object", "properties": each, "additionalProperties": False} for each in members]
+    schema = {"$defs": {"node": {"oneOf": [*branches, {"type": "integer"}]}}, **node}
+    inner: list[Any] = [1, "a", {}, [], [1], {"a": 1}, {"b": 1}, {"a": 1, "b": 1}, {"a": [1], "b": 1}, {"a": []}]
+    check_exact(schema, [*inner, *({name: value} for name in "ab" for value in inner),
+                         *({"a": one, "b": two} for one in inner for two in inner)])  # fmt: skip
 
 
 def recursive_union_of_optional(extra: Any) -> dict[str, Any]:

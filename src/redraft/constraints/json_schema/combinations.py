@@ -22,6 +22,7 @@ from redraft.constraints.json_schema.shapes import (
     Values,
     among,
     canonical,
+    closed,
     item_of,
     kind_of,
     kinds,
@@ -96,17 +97,27 @@ class Combinations:
     def _partial(self, other: Negation, shape: Shape | None = None) -> Set[str]:
         """The types of which some instance, of a shape if one is given, may fail a schema but not obey its negation."""
         inner = [one for one in other.inner if shape is None or not self._demands(shape, one)]
-        return other.partial.union(one.kind for one in inner if self._may_be_partial(one.schema))
+        found = {one.kind for one in inner if self._may_be_partial(one.schema)}
+        if any(shape is None or not self._declares(raw, shape) for raw in other.rests):
+            found.add("object")
+        return other.partial | found
+
+    def _declares(self, raw: Mapping[str, Any], shape: Shape) -> bool:
+        """Whether a schema declares every member that a shape may have."""
+        if not isinstance(shape, Object):
+            return True
+        names = {name for name, _ in shape.properties} | set(shape.required)
+        return closed(shape) and names - shape.absent <= mapping_of(raw, "properties").keys()
 
     def _demands(self, shape: Shape, inner: Inner) -> bool:
-        """Whether a shape's parts obey a schema because it names the same one."""
+        """Whether a shape's parts obey a schema because it names the same one, or has no such parts."""
         nodes = [()]
         if isinstance(shape, Object) and isinstance(inner.place, str):
             nodes = [self._reader.node_of(shape, inner.place)]
         elif isinstance(shape, Array) and not isinstance(inner.place, str):
             nodes = self._places(shape, *inner.place)
         asked = self._reader.target(inner.schema)
-        return all(any(raw is asked for raw in self._reader.plain(node)) for node in nodes)
+        return all(any(raw is asked or raw is False for raw in self._reader.plain(node)) for node in nodes)
 
     def _may_be_partial(self, raw: Raw) -> bool:
         """Whether the negation of a schema, or of one that is reached through its members and items, is partial."""
@@ -114,7 +125,7 @@ class Combinations:
             met, waiting, partial = {id(raw)}, [raw], False
             while waiting and not partial:
                 other = self._negation(waiting.pop())
-                partial = bool(other.partial)
+                partial = bool(other.partial or other.rests)
                 new = {id(inner.schema): inner.schema for inner in other.inner if id(inner.schema) not in met}
                 met |= new.keys()
                 waiting += new.values()

@@ -58,11 +58,13 @@ class Negation:
 
     partial  the types of which some instance may fail that other schema without obeying any of these
     inner    parts that may fail a schema of their own, of which too much may be left out as well
+    rests    schemas that also fail by a member which they do not declare, of which nothing is said here
     """
 
     schemas: tuple[Raw, ...] = ()
     partial: frozenset[str] = _NOTHING
     inner: tuple[Inner, ...] = ()
+    rests: tuple[Mapping[str, Any], ...] = ()
 
     @cached_property
     def any_of(self) -> Raw:
@@ -82,7 +84,8 @@ def negation(raw: Raw, document: Document, depth: int = 0) -> Negation:
     with document.at((raw,)):
         found = _either(_of_keyword(counts, keyword, document, depth + 1) for keyword in keywords)
         kinds = _kinds_named(counts)  # every other type fails by its type
-        return Negation(found.schemas, found.partial & kinds, tuple(one for one in found.inner if one.kind in kinds))
+        inner = tuple(one for one in found.inner if one.kind in kinds)
+        return Negation(found.schemas, found.partial & kinds, inner, found.rests if "object" in kinds else ())
 
 
 def _of_keyword(raw: Mapping[str, Any], keyword: str, document: Document, depth: int) -> Negation:
@@ -90,6 +93,8 @@ def _of_keyword(raw: Mapping[str, Any], keyword: str, document: Document, depth:
         return Negation(tuple(_PLAIN[keyword](raw, keyword)))
     if keyword in _NESTED:
         return _NESTED[keyword](raw, document, depth)
+    if keyword == "additionalProperties":
+        return Negation() if raw[keyword] is True else Negation(rests=(raw,))
     return Negation(partial=_unsaid(raw, keyword))
 
 
@@ -106,8 +111,8 @@ def _unsaid(raw: Mapping[str, Any], keyword: str) -> frozenset[str]:
 _UNSAID: dict[str, frozenset[str]] = {
     **dict.fromkeys(("multipleOf", "divisibleBy"), frozenset({"number"})),
     **dict.fromkeys(("uniqueItems", "unevaluatedItems"), frozenset({"array"})),
-    **dict.fromkeys(("additionalProperties", "patternProperties", "propertyNames", "unevaluatedProperties",
-                     "dependencies"), frozenset({"object"})),
+    **dict.fromkeys(("patternProperties", "propertyNames", "unevaluatedProperties", "dependencies"),
+                    frozenset({"object"})),
     **dict.fromkeys(("$dynamicRef", "$recursiveRef", "extends", "disallow"), KINDS),
 }  # fmt: skip
 
@@ -119,6 +124,7 @@ def _either(parts: Iterable[Negation]) -> Negation:
         tuple(schema for part in found for schema in part.schemas),
         _NOTHING.union(*(part.partial for part in found)),
         tuple(inner for part in found for inner in part.inner),
+        tuple(rest for part in found for rest in part.rests),
     )
 
 
