@@ -1,5 +1,6 @@
 """Schemas that contain each other: how far they are unfolded, and that this takes no time."""
 
+import copy
 import itertools
 import random
 from collections.abc import Iterator
@@ -11,7 +12,11 @@ from jsonschema import Draft202012Validator
 from compiled_schemas import check_exact, compiled, written
 from redraft.constraints.automaton import Budget
 from redraft.constraints.json_schema import compile_schema
+from redraft.constraints.json_schema.patterns import Patterns
+from redraft.constraints.json_schema.reader import Reader
 from redraft.constraints.json_schema.recursion import Recursion
+from redraft.constraints.json_schema.references import Document
+from redraft.constraints.json_schema.shapes import ANYTHING, Shape, outline_of, same
 from redraft.constraints.spelling import compile_bytes
 
 NODE, OTHER = {"$ref": "#/$defs/node"}, {"$ref": "#/$defs/other"}
@@ -166,6 +171,19 @@ def test_what_fails_overlapping_branches_is_read_once() -> None:
     for value in [*small_values(2), *({"d": value} for value in small_values(1)), {"b": {"a": 1}}, {"b": {}, "d": {}}]:
         if dfa.matches(written(value)):
             assert judge.is_valid(value), value
+
+
+def test_equal_shapes_have_equal_outlines() -> None:
+    """So an equal one is found among many by looking at few: recursive unions have hundreds of shapes."""
+    shapes = list[Shape](ANYTHING)
+    for seed in range(24):
+        budget, schema = Budget(), recursive(random.Random(seed))
+        document = Document(schema, budget)
+        shapes += Reader(document, Patterns(budget, strict=True), budget, strict=True).shapes((document.root,))
+    copies = copy.deepcopy(shapes)
+    assert len(set(map(outline_of, shapes))) > 10
+    for one, other in itertools.product(shapes, copies):
+        assert not same(one, other) or outline_of(one) == outline_of(other)
 
 
 def test_every_cycle_has_a_turn() -> None:

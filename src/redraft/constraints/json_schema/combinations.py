@@ -46,6 +46,7 @@ class Combinations:
         self._reader, self._document = reader, document
         self._negations: dict[int, tuple[Raw, Negation]] = {}
         self._opposites: dict[int, int] = {}
+        self._values: dict[tuple[int, ...], tuple[Node, Set[str] | None]] = {}
         self._doubtful: dict[int, bool] = {}
         self.looking = False
         """Whether a node is being read only to find out whether anything obeys it; those inside it are not then."""
@@ -184,6 +185,12 @@ class Combinations:
 
     def values(self, node: Node) -> Set[str] | None:
         """The values that `enum` and `const` list for a node and nothing excludes; None if neither lists any."""
+        key = tuple(map(id, node))
+        if key not in self._values:
+            self._values[key] = node, self._values_of(node)
+        return self._values[key][1]
+
+    def _values_of(self, node: Node) -> Set[str] | None:
         found: Set[str] | None = None
         excluded = set[str]()
         for schema in node:

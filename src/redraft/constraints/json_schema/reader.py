@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from decimal import Decimal
 from itertools import compress
@@ -61,10 +62,12 @@ from redraft.constraints.json_schema.shapes import (
     meet_arrays,
     meet_numbers,
     meet_strings,
+    outline_of,
     possible,
     same,
     unequal,
     with_some,
+    within,
     without,
 )
 from redraft.constraints.json_schema.strings import strings_of
@@ -415,13 +418,14 @@ class Reader:
             return list(right)
         if same(tuple(right), ANYTHING):
             return list(left)
-        found: list[Shape] = []
+        found, alike = list[Shape](), defaultdict[Hashable, list[Shape]](list)
         for a in left:
             self._budget.check(0, "The schema")  # combinations within combinations multiply
             for b in right:
                 shape = self._meet(a, b)
-                if shape is not None and not among(shape, found):
+                if shape is not None and not among(shape, others := alike[outline_of(shape)]):
                     found.append(shape)
+                    others.append(shape)
             if len(found) > MAX_SHAPES:
                 raise ConstraintError(
                     f"The alternatives of 'anyOf', 'oneOf', 'if' and the like have more than {MAX_SHAPES} combinations."
@@ -466,7 +470,7 @@ class Reader:
             case String():
                 return isinstance(value, str) and self._fits_string(value, shape)
             case Array():
-                if not isinstance(value, list) or not _within(len(value), shape.least, shape.most):
+                if not isinstance(value, list) or not within(len(value), shape.least, shape.most):
                     return False
                 repeats = shape.unique and len(set(map(canonical, value))) < len(value)
                 return (
@@ -478,7 +482,7 @@ class Reader:
                 return self._fits_object(value, shape)
 
     def _fits_string(self, value: str, shape: String) -> bool:
-        if not _within(len(value), shape.least, shape.most) or value in shape.excluded:
+        if not within(len(value), shape.least, shape.most) or value in shape.excluded:
             return False
         for pattern, wanted in shape.patterns:
             if self._patterns.match(pattern, value, wide=not wanted) is (not wanted):
@@ -486,14 +490,10 @@ class Reader:
         return True  # whatever the formats: their patterns leave out valid texts, and the schema lists this one itself
 
     def _fits_object(self, value: Any, shape: Object) -> bool:
-        if not isinstance(value, Mapping) or not _within(len(value), shape.least, shape.most):
+        if not isinstance(value, Mapping) or not within(len(value), shape.least, shape.most):
             return False
         if shape.absent & value.keys() or not set(shape.required) <= value.keys():
             return False
         if shape.names and not all(self.fits(name, shape.names) for name in value):
             return False
         return all(self.fits(item, self.node_of(shape, name)) for name, item in value.items())
-
-
-def _within(count: int, least: int, most: int | None) -> bool:
-    return count >= least and (most is None or count <= most)

@@ -7,7 +7,7 @@ intersected without following references, and recursive schemas stay finite unti
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, TypeAlias
@@ -324,9 +324,22 @@ def lowest(a: int | None, b: int | None) -> int | None:
     return b if a is None else a if b is None else min(a, b)
 
 
+def within(count: int, least: int, most: int | None) -> bool:
+    """Whether a number of things keeps to two limits."""
+    return count >= least and (most is None or count <= most)
+
+
 def unseen(shape: Shape) -> Shape:
     """The shape as if its schema mentioned no members or items, as under `not`."""
     return replace(shape, evaluated=Evaluated()) if isinstance(shape, Array | Object) else shape
+
+
+def outline_of(shape: Shape) -> Hashable:
+    """Something that is equal for equal shapes, to look for these among many."""
+    if not isinstance(shape, Object):
+        return type(shape)
+    properties = tuple((name, len(node)) for name, node in shape.properties)
+    return properties, shape.required, shape.absent, shape.least, shape.most
 
 
 def among(item: object, found: Iterable[object]) -> bool:
