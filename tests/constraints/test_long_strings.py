@@ -26,11 +26,25 @@ def test_characters_that_are_told_apart_elsewhere_are_spelled_together() -> None
         assert dfa.matches(written(text)) is allowed
 
 
+ARN = {
+    "type": "string",
+    "pattern": r"^arn:aws:cloudformation:[a-z0-9-]+:[0-9]{12}:stack/[a-zA-Z0-9/-]+$",
+    "maxLength": 2048,
+}
+
+
 def test_a_limit_is_lowered_where_the_shortest_text_is_long() -> None:
-    arn = r"^arn:aws:cloudformation:[a-z0-9-]+:[0-9]{12}:stack/[a-zA-Z0-9/-]+$"
-    dfa = compiled(members(60, {"type": "string", "pattern": arn, "maxLength": 2048}))
+    dfa = compiled(members(60, ARN))
     short, long = (f"arn:aws:cloudformation:eu:123456789012:stack/{count * 'a'}" for count in (1, 15))
     assert dfa.matches(written({f"m{i}": long if i % 2 else short for i in range(60)}))
+
+
+def test_it_is_kept_where_there_is_room_for_it() -> None:
+    """The other member takes so many states that the schema is unfolded as little as possible."""
+    long = {"type": "string", "pattern": "^[a-z]{40,}$", "maxLength": 2048}
+    dfa = compiled({"type": "object", "properties": {"long": long, "other": {"const": 6_000 * "x"}}})
+    for count, allowed in ((39, False), (40, True), (2048, True), (2049, False)):
+        assert dfa.matches(written({"long": count * "a"})) is allowed
 
 
 @pytest.mark.parametrize("schema", [

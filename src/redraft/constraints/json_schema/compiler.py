@@ -72,6 +72,7 @@ class Unfolding:
     counted    states that the items of an array with `maxItems`, or the members of an object with `maxProperties`,
                may take together
     repeated   this many of them may be written in any case
+    whole      whether a string keeps its whole limit if it is longer than `string` even where it is shortest
     """
 
     recursion: int
@@ -79,6 +80,7 @@ class Unfolding:
     string: int
     counted: int
     repeated: int = 1
+    whole: bool = True
 
 
 Key: TypeAlias = tuple[int, ...]
@@ -200,7 +202,7 @@ class Compiler:
                 return self._object(shape)
 
     def _string(self, shape: String) -> Expression:
-        found = self._strings.quoted(shape, self._unfolding.string)
+        found = self._strings.quoted(shape, self._unfolding.string, whole=self._unfolding.whole)
         if found is NOTHING:
             self._hindered(self._strings.obstacle(shape))
         return found
@@ -376,7 +378,7 @@ class Compiler:
             if isinstance(kind, Values):
                 found += [self._style.key(name) for name in kind.values]
             elif isinstance(kind, String):
-                found.append(self._strings.name(kind, self._unfolding.string))
+                found.append(self._strings.name(kind, self._unfolding.string, whole=self._unfolding.whole))
         return alt(*found)
 
 

@@ -38,8 +38,11 @@ class Strings:
         self._style, self._patterns, self._budget = style, patterns, budget
         self._known: dict[String, Expression] = {}
 
-    def content(self, shape: String, longest: int) -> Expression:
-        """A string without its quotes. Limits on length beyond `longest` are lowered to it."""
+    def content(self, shape: String, longest: int, *, whole: bool = True) -> Expression:
+        """A string without its quotes. Limits on length beyond `longest` are lowered to it.
+
+        Where only longer ones match, its whole limit is kept, or (not `whole`) as much beyond the shortest.
+        """
         free = not shape.patterns and not shape.formats and not shape.excluded
         high = longest if free else max(longest // 4, _EXACT_PATTERN)
         lowered = shape if shape.most is None else replace(shape, most=max(min(shape.most, high), shape.least))
@@ -47,7 +50,7 @@ class Strings:
             return self._style.free(lowered.least, lowered.most, self._budget)
         found = self._matched(lowered)
         if found is NOTHING and lowered != shape:  # what it allows may be long
-            return self._beyond(shape, high)
+            return self._matched(shape) if whole else self._beyond(shape, high)
         return found
 
     def _beyond(self, shape: String, more: int) -> Expression:
@@ -65,9 +68,9 @@ class Strings:
             self._known[shape] = NOTHING if found.empty else self._style.machine(found, self._budget)
         return self._known[shape]
 
-    def quoted(self, shape: String, longest: int) -> Expression:
+    def quoted(self, shape: String, longest: int, *, whole: bool = True) -> Expression:
         """A string with its quotes."""
-        return self._style.quoted(self.content(shape, longest))
+        return self._style.quoted(self.content(shape, longest, whole=whole))
 
     def obstacle(self, shape: String) -> str:
         """Why no string of a shape can be written, as a sentence."""
@@ -83,11 +86,12 @@ class Strings:
             asked.append("the limits")
         return f"No string can be written that obeys {' and '.join(asked) or 'the limits'} of the schema at once."
 
-    def name(self, shape: String, longest: int) -> Expression:
+    def name(self, shape: String, longest: int, *, whole: bool = True) -> Expression:
         """A member's name."""
         if self._style.bare_key is None:
-            return self.quoted(shape, longest)
-        return self.content(replace(shape, patterns=(*shape.patterns, (self._style.bare_key, True))), longest)
+            return self.quoted(shape, longest, whole=whole)
+        bare = replace(shape, patterns=(*shape.patterns, (self._style.bare_key, True)))
+        return self.content(bare, longest, whole=whole)
 
     def _machine(self, shape: String) -> Dfa:
         """The automaton of the characters."""

@@ -37,7 +37,9 @@ UNFOLDINGS = (
     Unfolding(recursion=1, anything=1, string=512, counted=400),
     Unfolding(recursion=1, anything=0, string=256, counted=200),
     Unfolding(recursion=0, anything=0, string=128, counted=100),
+    Unfolding(recursion=0, anything=0, string=128, counted=100, whole=False),
 )
+"""The last one is tried only where no other fits."""
 
 
 def compile_schema(schema: Any, budget: Budget, *, strict: bool, style: Style = JSON, also: Raw = True) -> Expression:
@@ -63,6 +65,8 @@ def _compiled(schema: Raw, also: Raw, budget: Budget, strict: bool, style: Style
         raise ConstraintError(_TOO_MANY) from None
     best: tuple[Expression, Compiler] | None = None
     for unfolding in UNFOLDINGS:
+        if best is not None and not unfolding.whole and best[0].spelled <= budget.states:
+            break
         compiler = Compiler(reader, strings, budget, unfolding, style, recursion)
         try:
             found = compiler.node(node)
@@ -75,7 +79,7 @@ def _compiled(schema: Raw, also: Raw, budget: Budget, strict: bool, style: Style
             continue
         if found is NOTHING:
             break
-        if best is None or found.spelled < best[0].spelled:
+        if best is None or found.spelled <= max(best[0].spelled, budget.states):
             best = found, compiler
         if found.size <= ENOUGH_STATES and found.spelled <= budget.states:
             break
