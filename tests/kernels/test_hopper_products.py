@@ -80,6 +80,18 @@ def test_products_over_experts_use_hopper_s_instructions(weights: str, group: in
         assert "mma.sync" not in product.ptx.replace("wgmma.mma_async.sync", "")
 
 
+@pytest.mark.parametrize(("weights", "rows", "rest"), [("fp8", 1024, 0), ("fp8", 2048, 16), ("plain", 2048, 0)])
+def test_the_rest_of_a_tile_s_rows_takes_narrow_products(weights: str, rows: int, rest: int) -> None:
+    """Two for either group of warps, of 64 weights each; their places are announced apart from those of 128 rows."""
+    layer = layer_of(weights)
+    with caught_launches(GPUTarget("cuda", 90, 32)) as found:
+        both_products(rows, weights, layer)
+    for name in "_gate_kernel", "_down_kernel":
+        ptx = only(found, name).ptx
+        assert ptx.count(f"m64n{rest}k32") == (2 * 2 * 128 // 32 if rest else 0)
+        assert ("wgmma.wait_group.sync.aligned 3" in ptx) == bool(rest)
+
+
 def test_int4_codes_reach_the_product_in_registers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unpacked codes must not take the way through shared memory: no store there inside the loop over inputs."""
     monkeypatch.setitem(tables.GLUON_ROWS, "int4", ())

@@ -38,10 +38,33 @@ def both(
         (200, 8, 2, 64),
         (300, 16, 4, 64),
         (1032, 4, 1, 128),
+        (1032, 4, 1, 144),
+        (600, 8, 3, 160),
     ],
 )
 def test_many_shapes(rows: int, experts: int, top_k: int, block_rows: int) -> None:
     both(normal(rows, experts), top_k, block_rows)
+
+
+@pytest.mark.parametrize(
+    ("size", "tiles"),
+    [
+        (128, [128]),
+        (129, [129]),
+        (144, [144]),
+        (145, [128, 17]),
+        (256, [128, 128]),
+        (257, [144, 113]),
+        (288, [144, 144]),
+        (289, [128, 128, 33]),
+    ],
+)
+def test_tiles_are_higher_only_where_that_saves_one(size: int, tiles: list[int]) -> None:
+    """In tiles of up to 144 rows, the usual ones have 128."""
+    chosen = torch.zeros(size + 64, 4)
+    chosen[:size, 2], chosen[size:, 1] = 9, 9
+    ours = both(chosen, 1, 144)
+    assert [stop - first for expert, first, stop in ours.tiles.tolist() if expert == 2] == tiles
 
 
 def test_logits_of_two_bytes() -> None:

@@ -55,10 +55,15 @@ class Routing:
         return len(self.order) / self.num_experts
 
 
+def usual_rows(block_rows: int) -> int:
+    """The rows of an expert's tiles but the last, unless tiles of `block_rows` are fewer: kernels like 128 best."""
+    return block_rows // 128 * 128 or block_rows
+
+
 def max_tiles(rows: int, top_k: int, experts: int, block_rows: int) -> int:
     """The most tiles that any routing of `rows` rows can have."""
     touched = min(experts, rows * top_k)
-    return touched + 1 + rows * top_k // block_rows
+    return touched + 1 + rows * top_k // usual_rows(block_rows)
 
 
 def route_rows(
@@ -114,7 +119,7 @@ def _route(
         ranks, found, order, tiles, counts, rows, chunks, len(tiles), WHOLE=len(held) == experts, EXPERTS=len(held),
         PADDED=max(16, next_power_of_2(len(held))), TOP_K=top_k, RANKS=next_power_of_2(top_k), ROWS=tile.place,
         CHUNKS=tile.place // tile.choose, STEP=min(64, next_power_of_2(chunks)), BM=block_rows,
-        TILES_AT_ONCE=TILES_AT_ONCE, num_warps=tile.warps, **after,
+        USUAL=usual_rows(block_rows), TILES_AT_ONCE=TILES_AT_ONCE, num_warps=tile.warps, **after,
     )  # fmt: skip
     return Routing(index, weight, order, tiles, counts, block_rows, experts)
 
@@ -268,6 +273,7 @@ def place_kernel(
     CHUNKS: tl.constexpr,
     STEP: tl.constexpr,
     BM: tl.constexpr,
+    USUAL: tl.constexpr,
     TILES_AT_ONCE: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -297,7 +303,7 @@ def place_kernel(
     else:
         first = (me - (rows + ROWS - 1) // ROWS) * TILES_AT_ONCE
         assignments = rows * TOP_K if WHOLE else live_total
-        place_tiles(tiles, counts, first, room, assignments, size, start, live_total, PADDED, BM, TILES_AT_ONCE)
+        place_tiles(tiles, counts, first, room, assignments, size, start, live_total, PADDED, BM, USUAL, TILES_AT_ONCE)
 
 
 @jit
@@ -324,17 +330,19 @@ def place_rows(ranks, order, first, rows, base, earlier, live_total, WHOLE: tl.c
 
 @jit
 def place_tiles(tiles, counts, first, room, assignments, size, start, live_total, PADDED: tl.constexpr,
-                BM: tl.constexpr, TILES_AT_ONCE: tl.constexpr):  # fmt: skip
+                BM: tl.constexpr, USUAL: tl.constexpr, TILES_AT_ONCE: tl.constexpr):  # fmt: skip
     """Write the counts, and some tiles from `first` on, of experts with `size` [E] assignments from `start` [E] on."""
     expert = tl.arange(0, PADDED)
     pieces = (size + BM - 1) // BM  # [E] tiles of each expert
+    height = tl.where(pieces * USUAL < size, BM, USUAL)  # [E] rows of its tiles, but of the last
     last = tl.cumsum(pieces, 0)
     live_tiles = tl.sum(pieces, 0)
     tile = first + tl.arange(0, TILES_AT_ONCE)
     owner = tl.sum((last[None, :] <= tile[:, None]).to(tl.int32), 1)  # [TILES_AT_ONCE] experts that end before the tile
     mine = expert[None, :] == owner[:, None]
-    begin = tl.sum(tl.where(mine, (start - (last - pieces) * BM)[None, :], 0), 1) + tile * BM
-    stop = tl.minimum(begin + BM, tl.sum(tl.where(mine, (start + size)[None, :], 0), 1))
+    own = tl.sum(tl.where(mine, height[None, :], 0), 1)  # [TILES_AT_ONCE]
+    begin = tl.sum(tl.where(mine, (start - (last - pieces) * height)[None, :], 0), 1) + tile * own
+    stop = tl.minimum(begin + own, tl.sum(tl.where(mine, (start + size)[None, :], 0), 1))
     over = tile >= live_tiles
     begin = tl.where(over, live_total + (tile - live_tiles) * BM, begin)
     stop = tl.where(over, tl.minimum(begin + BM, assignments), stop)
@@ -387,9 +395,8 @@ def _tiles(sizes: list[int], block_rows: int) -> tuple[list[tuple[int, int, int]
     for expert, size in enumerate(sizes):
         dead = expert == len(sizes) - 1
         live = len(tiles) if dead else live
-        end = start + size
-        tiles += [
-            (-1 if dead else expert, first, min(first + block_rows, end)) for first in range(start, end, block_rows)
-        ]
+        end, usual = start + size, usual_rows(block_rows)
+        height = block_rows if dead or cdiv(size, block_rows) < cdiv(size, usual) else usual
+        tiles += [(-1 if dead else expert, first, min(first + height, end)) for first in range(start, end, height)]
         start = end
     return tiles, (live, len(tiles))
