@@ -1,6 +1,6 @@
 """One whole denoising step on the device: from token ids to the next canvases, without involving the host.
 
-This is everything a CUDA graph holds. Settings and lengths are data, state is kept per slot. Shapes: C slots, S
+This is everything that CUDA graphs hold. Settings and lengths are data, state is kept per slot. Shapes: C slots, S
 segments of L rows, R = S*L, D width, V vocabulary.
 """
 

@@ -152,7 +152,7 @@ PLANS = {
 """By format, in order of rising means. All fit the 99 KiB of shared memory that a program has on smaller cards."""
 
 
-GLUON_ROWS = {"plain": ((40, 128),), "fp8": ((40, 128), (100, 144)), "int4": ((0, 32), (24, 64), (40, 80))}
+GLUON_ROWS = {"plain": ((40, 128),), "fp8": ((40, 128), (80, 144)), "int4": ((0, 32), (24, 64), (40, 80))}
 """By format: a mean, and the most rows of a tile in `kernels.gluon` for experts that get more than that on average.
 
 These are for Hopper; where there is no entry, the plans above are as fast or faster. Of more than 128 rows, tiles make
