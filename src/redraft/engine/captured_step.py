@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from functools import partial
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from redraft.config import LayerType
 from redraft.engine.graph_buffers import StepBuffers
 from redraft.engine.graph_step import Step
-from redraft.engine.work import Segment
 from redraft.kernels.streams import GraphMemory, capture
 from redraft.model.packed.forward import Begun
-from redraft.text.images import PlacedImage
 
 
 class CapturedStep:
@@ -40,15 +34,9 @@ class CapturedStep:
         rest, self._hidden = capture(partial(self._finish_singly, begun), pool)
         return first, rest
 
-    def write(
-        self,
-        segments: Sequence[Segment],
-        tables: Mapping[LayerType, NDArray[np.int32]],
-        places: Mapping[PlacedImage, int],
-    ) -> None:
-        """Write what the next step takes, see `StepBuffers.write`; one that has only begun is dropped."""
+    def drop(self) -> None:
+        """Forget what has only begun: something else is about to be written."""
         self.has_begun = False
-        self.buffers.write(segments, tables, places)
 
     def begin(self) -> None:
         """Begin the step that was written last, which `launch` completes. The one before it may still be running."""

@@ -245,7 +245,8 @@ class GraphRunner:
         """A launch of these segments, with all that the host sends for it written."""
         parts, rounds = self._by_automaton(parts)
         step = self.bucket(len(parts))
-        step.write(parts, self.shared.pages.tables, places)
+        step.drop()
+        step.buffers.write(parts, self.shared.pages.tables, places)
         return Launch(parts=parts, step=step, rounds=rounds)
 
     def _forward(self, launch: Launch, meanwhile: Callable[[], None]) -> list[DenoiseResult]:
