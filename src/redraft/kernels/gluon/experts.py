@@ -245,25 +245,26 @@ def _gate_tile(
     place = out + line[:, None].to(gl.int64) * INNER + column[None]
     gl.store(place, hidden, mask=(line < end)[:, None], eviction_policy="evict_last")  # the next launches read it
     if REST:
-        _store_hidden_rest(rest_gates, rest_ups, given, expert, start + ROWS, end, first, INNER, TOP_K, REST)
+        _store_hidden_rest(rest_gates, rest_ups, given, tile, first, INNER, TOP_K, REST)
 
 
 @gluon
 def _store_hidden_rest(
-    gates, ups, given, expert, start, end, first, INNER: gl.constexpr, TOP_K: gl.constexpr, REST: gl.constexpr
+    gates, ups, given, tile, first, INNER: gl.constexpr, TOP_K: gl.constexpr, REST: gl.constexpr
 ):  # fmt: skip
-    """64 columns from `first` of the hidden rows from `start` on, from their products [64,REST]."""
+    """64 columns from `first` of the rest of a tile's hidden rows, from their products [64,REST]."""
     order, x_scale, weight_scale, out = given
+    expert, start, end, _first = tile
     if weight_scale is not None:
         scale = weight_scale + expert * (2 * INNER) + first + _weight_rows(gates)
-        line = start + _rest_rows(gates)
+        line = start + 128 + _rest_rows(gates)
         token = gl.load(order + line, mask=line < end, other=0) // TOP_K
         row_scale = gl.load(x_scale + token, mask=line < end, other=0.0)[None]
         gates, ups = gates * gl.load(scale)[:, None] * row_scale, ups * gl.load(scale + INNER)[:, None] * row_scale
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     hidden = gl.convert_layout(gl.permute(gelu_gate(gates, ups).to(out.dtype.element_ty), (1, 0)), WIDE)
     column = first + gl.arange(0, 64, gl.SliceLayout(0, WIDE))
-    line = start + gl.arange(0, REST, gl.SliceLayout(1, WIDE))
+    line = start + 128 + gl.arange(0, REST, gl.SliceLayout(1, WIDE))
     place = out + line[:, None].to(gl.int64) * INNER + column[None]
     gl.store(place, hidden, mask=(line < end)[:, None], eviction_policy="evict_last")
 
@@ -313,9 +314,10 @@ def _down_copy(
             full, lines, columns = ring.ready.index(stage), ring.rows.index(stage), ring.weights.index(stage)
             hopper.mbarrier.wait(ring.free.index(stage), number // STAGES & 1 ^ 1)
             if REST:
-                hopper.mbarrier.expect(full, (384 + REST) * 128, pred=end - start > 128)
-                bulk_load(hidden_rest, [start + 128, k], full, ring.rest.index(stage), pred=end - start > 128)
-                hopper.mbarrier.expect(full, 384 * 128, pred=tall & (end - start <= 128))
+                taller = end - start > 128
+                hopper.mbarrier.expect(full, 384 * 128, pred=tall & (taller == 0))
+                hopper.mbarrier.expect(full, (384 + REST) * 128, pred=taller)
+                bulk_load(hidden_rest, [start + 128, k], full, ring.rest.index(stage), pred=taller)
             else:
                 hopper.mbarrier.expect(full, 384 * 128, pred=tall)
             hopper.mbarrier.expect(full, 320 * 128, pred=end - start <= 64)
@@ -335,13 +337,12 @@ def _down_columns(
     number = 0
     for index in range(gl.program_id(0), down_tile_count(walk), gl.num_programs(0)):
         tile, steps = down_tile(walk, index, D, INNER, DEPTH)
-        if tile.end - tile.start > 64:
-            if REST and tile.end - tile.start > 128:
-                _down_tile(ring, number, given, tile, steps, WARP_GROUP, 64, REST, D, STAGES)
-            else:
-                _down_tile(ring, number, given, tile, steps, WARP_GROUP, 64, 0, D, STAGES)
-        else:
+        if tile.end - tile.start <= 64:
             _down_tile(ring, number, given, tile, steps, WARP_GROUP, 0, 0, D, STAGES)
+        elif REST and tile.end - tile.start > 128:
+            _down_tile(ring, number, given, tile, steps, WARP_GROUP, 64, REST, D, STAGES)
+        else:
+            _down_tile(ring, number, given, tile, steps, WARP_GROUP, 64, 0, D, STAGES)
         number += steps
 
 
@@ -392,9 +393,9 @@ def _store_rest(sums, given, expert, start, end, first, steps, D: gl.constexpr, 
     place = gl.load(order + line, mask=line < end, other=0)
     factor = gl.load(worth + place, mask=line < end, other=0.0)[None]
     if weight_scale is not None:
-        column_scale = gl.load(weight_scale + gl.maximum(expert, 0) * D + first + _weight_rows(sums))[:, None]
+        scales = weight_scale + gl.maximum(expert, 0) * D + first + _weight_rows(sums)
         row_scale = gl.load(hidden_scale + line, mask=(line < end) & (steps > 0), other=0.0)[None]
-        sums = sums * column_scale * row_scale
+        sums = sums * gl.load(scales)[:, None] * row_scale
     WIDE: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     result = gl.convert_layout(gl.permute((sums * factor).to(out.dtype.element_ty), (1, 0)), WIDE)
     line = start + gl.arange(0, REST, gl.SliceLayout(1, WIDE))
