@@ -18,7 +18,7 @@ class CapturedStep:
     it has yet to report. Captured into `pool` as two graphs, or not at all without one."""
 
     def __init__(self, buffers: StepBuffers, step: Step, pool: GraphMemory | None) -> None:
-        self.buffers, self.step, self.has_begun = buffers, step, False
+        self.buffers, self._step, self.has_begun = buffers, step, False
         self._begun: Begun | None = None
         self._hidden: tuple[Tensor, ...] | None = None
         self._graphs: tuple[torch.cuda.CUDAGraph, torch.cuda.CUDAGraph] | None = None
@@ -33,6 +33,11 @@ class CapturedStep:
         first.replay()  # the rest runs before it is captured
         rest, self._hidden = capture(partial(self._finish_singly, begun), pool)
         return first, rest
+
+    @property
+    def writes_ahead(self) -> bool:
+        """Whether a step has begun whose first part includes layers, which write keys and values."""
+        return self.has_begun and self._step.first_layers > 0
 
     def drop(self) -> None:
         """Forget what has only begun: something else is about to be written."""
@@ -82,10 +87,10 @@ class CapturedStep:
         self.buffers.upload()
         if self._taken is not None:
             self._taken.record()
-        return self.step.begin()
+        return self._step.begin()
 
     def _finish_singly(self, begun: Begun) -> tuple[Tensor, ...]:
-        return self.step.finish(begun, self.deliver)
+        return self._step.finish(begun, self.deliver)
 
     def deliver(self, block: Tensor, first: int = 0) -> None:
         """Send a report, or that of the segments from `first` on, to the host. Another event tells when it has

@@ -202,10 +202,9 @@ class GraphRunner:
 
     def _slots_written_ahead(self) -> set[int]:
         """Slots to whose pages the prepared forward may have begun to write, unless their canvas was done."""
-        if self._prepared is None:
+        if self._prepared is None or not self._prepared[1].step.writes_ahead:
             return set()
-        work, step = self._prepared[0], self._prepared[1].step
-        return {segment.slot for segment in work} if step.has_begun and step.step.first_layers else set()
+        return {segment.slot for segment in self._prepared[0]}
 
     def _launch_prepared_for(self, work: Sequence[Segment]) -> Launch | None:
         return self._prepared[1] if self._prepared is not None and self._prepared[0] is work else None
