@@ -242,7 +242,7 @@ def test_results_are_dated_numbered_and_drawn(tmp_path: Path) -> None:
 
 
 @no_gpu
-@pytest.mark.parametrize("command", [["step", "--random-weights"], ["kernels"], ["roofline", "--measured"]])
+@pytest.mark.parametrize("command", [["step", "--random-weights"], ["kernels"], ["energy"], ["roofline", "--measured"]])
 def test_without_a_gpu_one_sentence_and_exit_code_2(command: list[str], capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", *command]) == 2
     assert "this machine has none" in capfd.readouterr().err

@@ -15,21 +15,14 @@ import torch
 from torch import Tensor
 
 from redraft import kernels
-from redraft.bench.board import Board, StepCase
-from redraft.bench.random_weights import random_source
+from redraft.bench.board import StepCase
+from redraft.bench.operations import fresh, visit_operations
 from redraft.config import ModelConfig
 from redraft.kernels.packed import PackedFp8, PackedInt4, Rows8
-from redraft.kernels.switches import Operation, known, watching
+from redraft.kernels.switches import Operation
 from redraft.kernels.triton.head import HeadResult
-from redraft.model.packed.build import pack
-from redraft.model.packed.requirements import fp8_vocabulary
-from redraft.model.packed.transformer import PackedTransformer
 
 REPEATS = 9
-AROUND = ("predict", "soft_embeddings", "finish_step")
-"""Operations after the last layer."""
-OVERWRITES = {"soft_embeddings": 0, "after_experts": 2}
-"""Which argument an operation overwrites or uses up: the logits become probabilities, experts' rows are dropped."""
 SMALLEST = 1e-4
 """Results smaller than this on average count as this large: entropies of 1e-6 nats are zero to a sampler."""
 _FLUSH_BYTES = 256 << 20
@@ -64,40 +57,17 @@ class OperationResult:
         }  # fmt: skip
 
 
-@torch.inference_mode()
 def measure_kernels(
     config: ModelConfig, device: torch.device, *, quantization: str | None, batch: int, context: int,
     only: Collection[str] = (),
 ) -> list[OperationResult]:  # fmt: skip
     """Measure the operations of a step of `batch` canvases after `context` tokens, layer by layer, or some `only`."""
-    known(only)
-    kinds = tuple(dict.fromkeys(config.layer_types))
-    config = replace(config, layer_types=kinds)
-    source = random_source(config, device, torch.bfloat16)
-    fp8 = fp8_vocabulary(config, "auto", device, quantized=quantization is not None)
-    given = {"dtype": torch.bfloat16, "quantization": quantization, "fp8_vocabulary": fp8}
-    packed = pack(config, source, device=device, **given)
-    board = Board(PackedTransformer(packed), StepCase(batch=batch, context=context), graphs=False)
-    board.prefill()
-    board.runner.run(board.steps_at(0))
-    found: list[OperationResult] = []
-    layer = -1
-
-    def watch(operation: Operation) -> Any:
-        nonlocal layer
-        layer += operation.name == "qkv_linear"
-        kind = kinds[layer] if layer >= 0 and operation.name not in AROUND else ""
-        if not only or operation.name in only:
-            found.append(_measure(operation, kind.removesuffix("_attention")))
-        return operation.run()
-
-    with watching(watch):
-        board.runner.bucket(batch).launch_singly()
-    return found
+    case = StepCase(batch=batch, context=context)
+    return visit_operations(config, device, _measure, quantization=quantization, case=case, only=only)
 
 
 def _measure(operation: Operation, layer: str) -> OperationResult:
-    microseconds = _microseconds(_fresh(operation).run)
+    microseconds = _microseconds(fresh(operation).run)
     error, eager_error = _errors(operation)
     return OperationResult(
         name=operation.name,
@@ -126,26 +96,14 @@ def _microseconds(run: Callable[[], object]) -> float:
 
 def _errors(operation: Operation) -> tuple[float | None, float | None]:
     """Relative errors of the kernel and of the twin in the working dtype against the twin in fp32."""
-    kernel = _floats(_fresh(operation).run())
+    kernel = _floats(fresh(operation).run())
     with kernels.force("eager"):
-        eager = _floats(_fresh(operation).run())
+        eager = _floats(fresh(operation).run())
         exact = replace(operation, args=_upcast(operation.args), kwargs=_upcast(operation.kwargs))
         truth = _floats(exact.run())
     if not kernel:
         return None, None
     return _worst(kernel, truth), _worst(eager, truth)
-
-
-def _fresh(operation: Operation) -> Operation:
-    """The operation on a copy of whatever it overwrites."""
-    if operation.name not in OVERWRITES:
-        return operation
-    args = list(operation.args)
-    used = args[OVERWRITES[operation.name]]
-    args[OVERWRITES[operation.name]] = (
-        used.clone() if isinstance(used, Tensor) else tuple(part.clone() for part in used)
-    )
-    return replace(operation, args=tuple(args))
 
 
 def _worst(found: list[Tensor], truth: list[Tensor]) -> float:

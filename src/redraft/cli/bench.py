@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from redraft.cli import bench_calls, bench_card, bench_constraints, bench_gpu, bench_schedule, bench_serve, bench_train
+from redraft.cli import (
+    bench_calls,
+    bench_card,
+    bench_constraints,
+    bench_energy,
+    bench_gpu,
+    bench_schedule,
+    bench_serve,
+    bench_train,
+)
 from redraft.cli.bench_results import command_line, number_table
 from redraft.cli.options import JsonAlone, ModelOptions, at_least, option
 from redraft.cli.output import print_json
@@ -29,6 +38,7 @@ for command in (
     bench_constraints.constraints,
     bench_gpu.step,
     bench_gpu.kernels,
+    bench_energy.energy,
     bench_gpu.roofline,
     bench_card.card,
     bench_schedule.schedule,

@@ -26,6 +26,9 @@ VocabularyDtype = Annotated[
 Batch = Annotated[str, option("--batch", "Canvases at a time.", "N,N,...")]
 Context = Annotated[str, option("--context", "Tokens before every canvas.", "N,N,...")]
 Device = Annotated[str, option("--device", "auto or cuda:N.", "DEVICE")]
+Certain = Annotated[
+    bool, option("--certain", "Make the model certain, so that few tokens explain a row and soft embeddings gather.")
+]
 
 
 def step(
@@ -42,10 +45,7 @@ def step(
     steps: Annotated[int, option("--steps", "Denoising steps of a canvas.", "N")] = 16,
     repeats: Annotated[int, option("--repeats", "How often a canvas is measured.", "N")] = 5,
     kv_cache_dtype: Annotated[str, option("--kv-cache-dtype", "auto (bfloat16) or fp8.", "DTYPE")] = "auto",
-    certain: Annotated[
-        bool,
-        option("--certain", "Make the model certain, so that few tokens explain a row and soft embeddings gather."),
-    ] = False,
+    certain: Certain = False,
     tokenizer: Annotated[
         Path | None, option("--tokenizer", "A tokenizer.json; also measures steps that obey constraints.", "FILE")
     ] = None,
