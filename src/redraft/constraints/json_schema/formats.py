@@ -1,4 +1,5 @@
-"""The `format`s that JSON Schema defines, each as a pattern whose matches are valid (some leave out rare forms).
+"""The `format`s that JSON Schema and pydantic define, each as a pattern whose matches are valid (some leave out rare
+forms).
 
 Lengths that the RFCs limit are not counted: 253 characters of a host name, 63 of a label, 64 before an address' `@`.
 Counting even half a label's length takes 64 states instead of 8 and 900 edges instead of 23 wherever a host name
@@ -32,9 +33,9 @@ _ALNUM = r"[A-Za-z0-9]"
 _LABEL = rf"{_ALNUM}+(-{_ALNUM}+)*"
 _HOST = rf"{_LABEL}(\.{_LABEL})*"
 
-# RFC 5321, 4.1.2
+# RFC 5321, 4.1.2. Most validators, pydantic's and zod's among them, want a domain of several labels that ends in letters.
 _ATEXT = r"[A-Za-z0-9_+-]"
-_EMAIL = rf"{_ATEXT}+(\.{_ATEXT}+)*@{_HOST}"
+_EMAIL = rf"{_ATEXT}+(\.{_ATEXT}+)*@({_LABEL}\.)+[A-Za-z]{{2,}}"
 
 # RFC 3986, which does not limit the lengths of host names.
 _ENCODED = rf"%{_HEX}{{2}}"
@@ -57,6 +58,32 @@ _IPV6 = "|".join([
 
 _POINTER = r"(/([^/~]|~[01])*)*"  # RFC 6901
 
+_IPV4 = rf"({_OCTET}\.){{3}}{_OCTET}"
+_IPV4_INTERFACE = rf"{_IPV4}(/(3[0-2]|[12]?[0-9]))?"
+_IPV6_INTERFACE = rf"({_IPV6})(/(12[0-8]|1[01][0-9]|[1-9]?[0-9]))?"
+
+
+def _ipv4_network() -> str:
+    """An address whose bits behind the prefix are zero, as Python's `ipaddress` asks; alone it is a network, too."""
+    found = [r"0\.0\.0\.0/0", rf"{_IPV4}(/32)?"]
+    for whole in range(4):
+        for bits in range(1, 9):
+            octet = "|".join(map(str, range(0, 256, 1 << (8 - bits))))
+            zeros = r"\.0" * (3 - whole)
+            found.append(rf"({_OCTET}\.){{{whole}}}({octet}){zeros}/{8 * whole + bits}")
+    return "|".join(found)
+
+
+# Of shorter prefixes only those of whole groups, written with "::".
+_IPV6_NETWORK = "|".join([
+    rf"({_IPV6})(/128)?", "::/0", *(rf"{_HEX4}(:{_HEX4}){{{n - 1}}}::/{16 * n}" for n in range(1, 7)),
+])  # fmt: skip
+
+
+def _uuid(version: str, variant: str) -> str:
+    return rf"{_HEX}{{8}}-{_HEX}{{4}}-{version}{_HEX}{{3}}-{variant}{_HEX}{{3}}-{_HEX}{{12}}"
+
+
 PATTERNS: dict[str, str] = {
     "date": _DATE,
     "time": _TIME,
@@ -67,21 +94,30 @@ PATTERNS: dict[str, str] = {
     "hostname": _HOST,
     "idn-hostname": _HOST,
     "host-name": _HOST,
-    "ipv4": rf"({_OCTET}\.){{3}}{_OCTET}",
-    "ip-address": rf"({_OCTET}\.){{3}}{_OCTET}",
+    "ipv4": _IPV4,
+    "ip-address": _IPV4,
     "ipv6": _IPV6,
     "uri": _URI,
     "uri-reference": _REFERENCE,
     "iri": _URI,
     "iri-reference": _REFERENCE,
     "uri-template": _TEMPLATE,
-    "uuid": rf"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}",
+    "uuid": _uuid(_HEX, _HEX),
     "json-pointer": _POINTER,
     # The `jsonschema` package allows no digit after a zero, so 10 but not 100.
     "relative-json-pointer": rf"(0|[1-9]{{1,3}}[0-9]?)(#|{_POINTER})",
     "regex": r"\^?[A-Za-z0-9_ -]*\$?",
     "color": rf"#{_HEX}{{6}}",
+    # What pydantic writes for its own types and for those of Python's `ipaddress`.
+    **{f"uuid{version}": _uuid(version, "[89abAB]") for version in "1345678"},
+    "ipv4network": _ipv4_network(),
+    "ipv6network": _IPV6_NETWORK,
+    "ipv4interface": _IPV4_INTERFACE,
+    "ipv6interface": _IPV6_INTERFACE,
+    "ipvanyaddress": rf"{_IPV4}|{_IPV6}",
+    "ipvanynetwork": rf"{_ipv4_network()}|{_IPV6_NETWORK}",
+    "ipvanyinterface": rf"{_IPV4_INTERFACE}|{_IPV6_INTERFACE}",
 }
-"""A format that no draft of JSON Schema defines (`textarea`, `path`, …) does not affect validity and is ignored."""
+"""Any other format (`textarea`, `path`, …) does not affect validity and is ignored."""
 
 INTEGER_FORMATS: dict[str, tuple[int, int]] = {"int32": (-(2**31), 2**31 - 1), "int64": (-(2**63), 2**63 - 1)}
