@@ -34,6 +34,7 @@ from redraft.constraints.json_schema.patterns import FEW_NAMES
 from redraft.constraints.json_schema.reader import Reader
 from redraft.constraints.json_schema.recursion import Recursion
 from redraft.constraints.json_schema.shapes import (
+    MOST_LISTED,
     Array,
     Node,
     Number,
@@ -44,6 +45,7 @@ from redraft.constraints.json_schema.shapes import (
     closed,
     item_of,
     key_of,
+    listed,
     unequal,
 )
 from redraft.constraints.json_schema.strings import Strings
@@ -296,10 +298,12 @@ class Compiler:
 
     def _distinct(self, shape: Array) -> Expression:
         """An array without repetitions: the listed values, in their order."""
-        shapes = self._reader.shapes(shape.items)
-        values = unequal(value for found in shapes if isinstance(found, Values) for value in found.values)
-        if shape.prefix or not all(isinstance(found, Values) for found in shapes):
-            self._reader.refuse("uniqueItems", "can be enforced only for items of an enum")
+        lists = [listed(found) for found in self._reader.shapes(shape.items)]
+        values = unequal(value for found in lists if found is not None for value in found)
+        if shape.prefix or None in lists:
+            self._reader.refuse(
+                "uniqueItems", f"can be enforced only for items of an enum, or of {MOST_LISTED} integers"
+            )
             return self._array(replace(shape, unique=False))
         if shape.some:
             met = [tuple(i for i, some in enumerate(shape.some) if self._reader.meeting([v], some)) for v in values]

@@ -33,7 +33,7 @@ _ALNUM = r"[A-Za-z0-9]"
 _LABEL = rf"{_ALNUM}+(-{_ALNUM}+)*"
 _HOST = rf"{_LABEL}(\.{_LABEL})*"
 
-# RFC 5321, 4.1.2. Most validators, pydantic's and zod's among them, want a domain of several labels that ends in letters.
+# RFC 5321, 4.1.2. Most validators, such as pydantic's and zod's, want several labels after the @, the last of letters.
 _ATEXT = r"[A-Za-z0-9_+-]"
 _EMAIL = rf"{_ATEXT}+(\.{_ATEXT}+)*@({_LABEL}\.)+[A-Za-z]{{2,}}"
 

@@ -7,12 +7,13 @@ intersected without following references, and recursive schemas stay finite unti
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import Any, TypeAlias
 
-from redraft.constraints.json_schema.numbers import UNBOUNDED, Bounds, exact
+from redraft.constraints.json_schema.numbers import INTEGER_DIGITS, UNBOUNDED, Bounds, exact
 
 Raw: TypeAlias = "Mapping[str, Any] | bool"
 Node: TypeAlias = "tuple[Raw, ...]"
@@ -133,6 +134,8 @@ Shape: TypeAlias = Values | Number | String | Array | Object
 
 KINDS = frozenset({"null", "boolean", "number", "string", "array", "object"})
 """The types of JSON values; an integer is a number."""
+MOST_LISTED = 64
+"""Integers between two bounds are listed if these lie less than this apart."""
 ANYTHING: tuple[Shape, ...] = (Values((None,)), Values((True, False)), Number(), String(), Array(), Object())
 
 
@@ -291,6 +294,18 @@ def fits_number(value: Any, shape: Number) -> bool:
     if (shape.integer and not whole) or (shape.fraction and whole):
         return False
     return shape.bounds.hold(number) and number not in shape.excluded and all(number % m == 0 for m in shape.multiples)
+
+
+def listed(shape: Shape) -> Sequence[Any] | None:
+    """The JSON values that a shape allows, if they are given or are few integers; None for any other shape."""
+    if isinstance(shape, Values):
+        return shape.values
+    if not isinstance(shape, Number) or not shape.integer:
+        return None
+    low, high = shape.bounds.low, shape.bounds.high
+    if low is None or high is None or high - low >= MOST_LISTED or max(abs(low), abs(high)) >= 10**INTEGER_DIGITS:
+        return None
+    return [value for value in range(math.ceil(low), math.floor(high) + 1) if fits_number(value, shape)]
 
 
 def distinct_rests(rests: tuple[Rest, ...]) -> tuple[Rest, ...]:
