@@ -1,5 +1,6 @@
 """`edit`: the difference is shown, the file is replaced in one step or not at all, and only the lines change."""
 
+import errno
 import os
 import re
 from pathlib import Path
@@ -60,11 +61,11 @@ def test_a_terminal_sees_colours_and_the_cost(
 
 def test_a_failure_leaves_the_file_alone(cli: Cli, folder: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object, **kwargs: object) -> None:
-        raise OSError("no space left")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fail)
     outcome = cli("edit", file, "Change it", "--write", "--model", folder, *OPTIONS)
-    assert (outcome.code, outcome.err) == (1, "error: no space left\n")
+    assert (outcome.code, outcome.err) == (1, f"error: {file}: No space left on device.\n")
     assert file.read_bytes() == CONTENT
     assert os.listdir(file.parent) == ["code.py"]
 

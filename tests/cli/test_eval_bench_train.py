@@ -92,14 +92,16 @@ def test_records_that_cannot_be_replaced_are_refused_before_loading(
 def test_records_that_can_no_longer_be_written_do_not_take_the_figures_along(
     cli: Cli, folder: Path, puzzles: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(self: Path, *_: object, **__: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", str(self))
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr(os, "fsync", full)
     records = tmp_path / "records.jsonl"
+    records.write_text("old")
     outcome = cli("eval", "sudoku", puzzles, "--model", folder, "--steps", 1, "--max-tokens", 16, "--records", records)
     assert (outcome.code, outcome.json["total"]) == (1, 2)
     assert outcome.err.endswith(f"error: {records}: No space left on device.\n")
+    assert records.read_text() == "old"
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{", b'{"name": "a"}', b"\xff", b"[" * 100_000])

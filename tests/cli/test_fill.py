@@ -1,5 +1,6 @@
 """`fill`: both sides come back byte for byte, and a file is replaced in one step or not at all."""
 
+import errno
 import os
 import re
 from pathlib import Path
@@ -114,11 +115,12 @@ def test_a_failure_leaves_the_file_alone(
     before = file.read_bytes()
 
     def fail(*args: object, **kwargs: object) -> None:
-        raise OSError("no space left")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(*((LLM, "fill") if failure == "filling" else (os, "fsync")), fail)
     outcome = cli("fill", file, "--write", "--model", folder, *OPTIONS)
-    assert (outcome.code, outcome.err) == (1, "error: no space left\n")
+    place = f"{file}: " if failure == "writing" else ""
+    assert (outcome.code, outcome.err) == (1, f"error: {place}No space left on device.\n")
     assert file.read_bytes() == before
     assert os.listdir(file.parent) == ["code.py"]
 

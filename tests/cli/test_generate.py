@@ -3,6 +3,7 @@
 import errno
 import io
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -438,7 +439,18 @@ class TestChat:
         assert [message["content"] for message in outcome.json["messages"][::2]] == ["Hello", "And you?", "Good"]
         assert last["text"] == llm.generate(outcome.json["messages"][:5], **SETTINGS).text
 
-    def test_a_conversation_is_saved(self, cli: Cli, folder: Path, tmp_path: Path) -> None:
+    def test_a_conversation_is_saved_whole_or_not_at_all(
+        self, cli: Cli, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         file = tmp_path / "said.json"
         outcome = cli("chat", "--model", folder, *OPTIONS, "--json", stdin=f"Hello\n/save {file}\n".encode())
         assert json.loads(file.read_text(encoding="utf-8")) == outcome.json
+        before = file.read_bytes()
+
+        def full(descriptor: int) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr(os, "fsync", full)
+        outcome = cli("chat", "--model", folder, *OPTIONS, stdin=f"And you?\n/save {file}\n".encode())
+        assert outcome.err.endswith(f"error: {file} cannot be written: No space left on device.\n")
+        assert (file.read_bytes(), list(tmp_path.iterdir())) == (before, [file])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from redraft.cli.answer import INTERRUPTED, Tally, follow
 from redraft.cli.images import image_part, with_images
 from redraft.cli.output import facts, json_line
+from redraft.cli.replace import write_file
 from redraft.errors import InputError, check_utf8, why
 from redraft.outputs import check_file
 from redraft.settings import resolve_settings
@@ -86,7 +87,7 @@ class Conversation:
             raise InputError("/save needs the name of a file.")
         check_file(path := Path(name).expanduser())
         try:
-            path.write_text(json_line(self.to_dict()) + "\n", encoding="utf-8")
+            write_file(path, json_line(self.to_dict()) + "\n")
         except OSError as error:
             raise InputError(f"{path} cannot be written: {why(error)}.") from error
         return f"The conversation is in {path}."

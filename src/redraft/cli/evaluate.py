@@ -26,6 +26,7 @@ from redraft.cli.options import (
 )
 from redraft.cli.output import print_json
 from redraft.cli.printable import counted
+from redraft.cli.replace import write_file
 from redraft.errors import InputError, one_of
 
 if TYPE_CHECKING:
@@ -342,4 +343,4 @@ def _write_records(path: Path | None, records: Sequence[ItemRecord]) -> None:
     if path is None:
         return
     lines = (json.dumps(dataclasses.asdict(record), ensure_ascii=False) for record in records)
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    write_file(path, "".join(f"{line}\n" for line in lines))
