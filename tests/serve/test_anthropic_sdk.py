@@ -10,7 +10,7 @@ import httpx
 import pydantic
 import pytest
 from anthropic.types import ModelInfo
-from serving import ScriptedEngine, ServerProcess, scripted_server
+from serving import CONTEXT, ScriptedEngine, ServerProcess, scripted_server
 
 from redraft.llm import LLM
 from redraft.serve.shapes.messages import CountRequest, MessagesRequest
@@ -350,6 +350,17 @@ def test_a_model_has_every_field_that_the_package_requires(server: ServerProcess
     """The package itself takes a model without them."""
     told = httpx.get(f"{server.url}/v1/models/random").json()
     assert ModelInfo.model_validate(told).lifecycle == "active"
+
+
+def test_a_model_says_how_much_it_takes(client: anthropic.Anthropic) -> None:
+    model = client.models.retrieve("random")
+    most = CONTEXT - 16  # a canvas
+    assert (model.max_input_tokens, model.max_tokens) == (most, most)
+    assert model.model_extra is not None
+    assert (model.model_extra["context"], model.model_extra["max_model_len"]) == (CONTEXT, CONTEXT)
+    word = [{"role": "user", "content": "a" * 4 * CONTEXT}]
+    with pytest.raises(anthropic.BadRequestError, match=f"at most {most}"):
+        client.messages.create(model="random", max_tokens=16, messages=word)  # type: ignore[arg-type]
 
 
 def test_a_wrong_model_is_a_404(client: anthropic.Anthropic) -> None:

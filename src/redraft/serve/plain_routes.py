@@ -31,7 +31,7 @@ _PAGE = Page.read()
 
 @router.get("/v1/models")
 async def models(request: Request) -> Response:
-    """List the models that are served, with the fields of both OpenAI's and Anthropic's lists."""
+    """List the models that are served, with the fields of OpenAI's, Anthropic's and vLLM's lists."""
     service = service_of(request)
     names = service.planner.names
     page = {"first_id": names[0], "last_id": names[-1], "has_more": False}
@@ -107,7 +107,8 @@ def _planner(request: Request, model: str | None) -> Planner:
 
 
 def _model(service: Service, name: str) -> dict[str, Any]:
-    llm = service.llm
+    llm, most = service.llm, service.settings.max_prompt
+    context, canvas = llm.model.config.max_position_embeddings, llm.model.config.canvas_length
     base = {} if name in service.settings.names else {"parent": service.settings.names[0]}
     return base | {
         "id": name,
@@ -118,8 +119,11 @@ def _model(service: Service, name: str) -> dict[str, Any]:
         "display_name": name,
         "lifecycle": "active",
         "created_at": datetime.fromtimestamp(_STARTED, UTC).isoformat(),
-        "context": llm.model.config.max_position_embeddings,
-        "canvas_length": llm.model.config.canvas_length,
+        "max_input_tokens": context - canvas if most is None else min(most, context - canvas),
+        "max_tokens": context - canvas,
+        "max_model_len": context,
+        "context": context,
+        "canvas_length": canvas,
         "steps": llm.defaults.steps,
         "images": llm.model.vision is not None,
         "thinking": llm.template is not None and llm.template.can_think,
