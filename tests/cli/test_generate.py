@@ -213,6 +213,13 @@ def test_a_schema_may_begin_with_a_byte_order_mark(cli: Cli, folder: Path, tmp_p
     assert cli("generate", "Hello", "--model", folder, *OPTIONS, "--json-schema", file).out == "12\n"
 
 
+def test_a_schema_may_be_given_itself(cli: Cli, folder: Path) -> None:
+    assert cli("generate", "Hello", "--model", folder, *OPTIONS, "--json-schema", ' {"const": 12}').out == "12\n"
+    outcome = cli("generate", "Hello", "--model", "/no/such/model", "--json-schema", '{"const": 12')
+    assert outcome.code == 2
+    assert outcome.err.startswith("error: json_schema is not valid JSON: ")
+
+
 @pytest.mark.parametrize("args", [("generate", "-"), ("fill", "-"), ("edit", "-", "--lines", "1")])
 def test_a_schema_and_a_text_cannot_both_be_standard_input(cli: Cli, args: tuple[str, ...]) -> None:
     outcome = cli(*args, "--json-schema", "-", "--model", "/no/such/model", stdin=b"a <|fill|>")

@@ -22,7 +22,8 @@ class ConstraintOptions:
     """The keywords of `redraft.constraints.build` that the command line offers."""
 
     json_schema: Annotated[
-        str | None, _option("--json-schema", "JSON that obeys the schema in FILE (- for standard input).", "FILE")
+        str | None,
+        _option("--json-schema", "JSON that obeys the schema in FILE (- for standard input), or {...} itself.", "FILE"),
     ] = None
     regex: Annotated[str | None, _option("--regex", "Text that PATTERN matches from end to end.", "PATTERN")] = None
     choices: Annotated[list[str] | None, _option("--choices", "One of these; repeat the option for each.", "TEXT")] = (
@@ -53,7 +54,10 @@ class ConstraintOptions:
         if self.json_schema is not None:
             from redraft.constraints import schema_of
 
-            if not (schema := read_words(self.json_schema, "The JSON schema")).strip():
+            schema = self.json_schema
+            if not schema.lstrip().startswith("{"):
+                schema = read_words(schema, "The JSON schema")
+            if not schema.strip():
                 raise InputError(f"The JSON schema {self.json_schema} is empty.")
             given["json_schema"] = schema_of(schema)
         if self.text_pins:
