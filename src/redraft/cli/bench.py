@@ -54,7 +54,9 @@ def cpu(
     steps: Annotated[int, option("--steps", "Denoising steps of the canvas.", "N")] = 16,
     repetitions: Annotated[int, option("--repetitions", "Measured turns of each engine.", "N")] = 5,
     threads: Annotated[int | None, option("--threads", "Threads to use.", "N", default="torch's choice")] = None,
-    dtype: Annotated[str, option("--dtype", "auto, bfloat16 or float32.", "DTYPE")] = "auto",
+    dtype: Annotated[
+        str, option("--dtype", "auto (as stored; on a CPU what is faster), bfloat16 or float32.", "DTYPE")
+    ] = "auto",
     alone: Annotated[bool, option("--alone", "Measure Redraft only.")] = False,
     json: JsonAlone = False,
 ) -> None:

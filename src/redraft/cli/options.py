@@ -47,7 +47,9 @@ class BaseModelOptions:
     model: Annotated[str, option("--model", "tiny, a folder, a GGUF file, a hub id.", "MODEL", panel=_MODEL)] = "tiny"
     device: Annotated[str, option("--device", "auto, cpu, cuda or cuda:N.", "DEVICE", panel=_MODEL)] = "auto"
     gpus: Annotated[int, option("--gpus", "CUDA devices that share the model's layers.", "N", panel=_MODEL)] = 1
-    dtype: Annotated[str, option("--dtype", "auto, bfloat16 or float32.", "DTYPE", panel=_MODEL)] = "auto"
+    dtype: Annotated[
+        str, option("--dtype", "auto (as stored; on a CPU what is faster), bfloat16 or float32.", "DTYPE", panel=_MODEL)
+    ] = "auto"
     quantization: Annotated[
         str | None,
         option(

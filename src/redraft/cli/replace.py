@@ -33,7 +33,7 @@ def replace_file(path: Path, old: str, new: str) -> None:
 @contextmanager
 def _written_beside(path: Path, text: str) -> Iterator[None]:
     """Inside, the text is in a file of its own, which then takes the place of `path` unless something fails."""
-    target = path.resolve()
+    target = Path(os.path.realpath(path))
     temporary = target.with_name(f".redraft-{secrets.token_hex(8)}")
     there = target.exists()
     mode = 0o600 if there else 0o666  # a private file's text is private from its first byte on
