@@ -7,13 +7,14 @@ draws doing nothing. A step whose operations drew no more would take, at the pow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from redraft.bench.board import StepCase
+from redraft.bench.gpu import fp8_product
 from redraft.bench.operation_times import PARTS
 from redraft.bench.operations import OVERWRITES, fresh, visit_operations
 from redraft.bench.power import Draw, PowerMeter, idle_watts, steady_draw
@@ -138,7 +139,7 @@ def measure_prices(device: torch.device, seconds: float) -> EnergyPrices:
     right = torch.randn(_COLUMNS, _DEPTH, device=device, dtype=torch.bfloat16)
     copy = steady_draw(meter, lambda: torch.neg(source, out=target), seconds)
     bf16 = steady_draw(meter, lambda: left @ right.t(), seconds)
-    fp8 = bf16 if lacks_fp8(device) else steady_draw(meter, _fp8_product(left, right), seconds)
+    fp8 = bf16 if lacks_fp8(device) else steady_draw(meter, fp8_product(left, right), seconds)
     idle = idle_watts(meter, seconds)
 
     def beyond(draw: Draw) -> float:
@@ -149,12 +150,6 @@ def measure_prices(device: torch.device, seconds: float) -> EnergyPrices:
         idle_watts=idle, limit_watts=meter.limit_watts(), byte=beyond(copy) / (2.0 * _COPY_BYTES),
         bf16=beyond(bf16) / flops, fp8=beyond(fp8) / flops,
     )  # fmt: skip
-
-
-def _fp8_product(left: torch.Tensor, right: torch.Tensor) -> Callable[[], torch.Tensor]:
-    rows, columns = left.to(torch.float8_e4m3fn), right.to(torch.float8_e4m3fn).t()
-    one = torch.ones((), device=left.device)
-    return lambda: torch._scaled_mm(rows, columns, one, one, out_dtype=torch.bfloat16)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def part_energies(

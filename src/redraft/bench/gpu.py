@@ -65,11 +65,14 @@ def _copy_rate(device: torch.device) -> float:
 
 
 def _fp8_rate(left: torch.Tensor, right: torch.Tensor, flops: float) -> float | None:
-    if lacks_fp8(left.device):
-        return None
+    return None if lacks_fp8(left.device) else flops / milliseconds(fp8_product(left, right))
+
+
+def fp8_product(left: torch.Tensor, right: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """PyTorch's product in FP8 of left [M,K] with right [N,K] transposed, both rounded beforehand."""
     rows, columns = left.to(torch.float8_e4m3fn), right.to(torch.float8_e4m3fn).t()
     one = torch.ones((), device=left.device)
-    return flops / milliseconds(lambda: torch._scaled_mm(rows, columns, one, one, out_dtype=torch.bfloat16))  # pyright: ignore[reportPrivateImportUsage]
+    return lambda: torch._scaled_mm(rows, columns, one, one, out_dtype=torch.bfloat16)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def free_cached_memory() -> None:
