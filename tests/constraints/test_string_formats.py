@@ -53,7 +53,7 @@ def _walk(dfa: Dfa, dice: random.Random) -> str:
         text += chr(dice.randint(*dice.choice(ranges)))
 
 
-@pytest.mark.parametrize("name", PATTERNS.keys() - OF_PYDANTIC.keys())
+@pytest.mark.parametrize("name", sorted(PATTERNS.keys() - OF_PYDANTIC.keys()))
 def test_random_matches_are_valid(name: str) -> None:
     dice, judged = random.Random(0), SAME.get(name, name)
     checker = jsonschema.Draft202012Validator.FORMAT_CHECKER
