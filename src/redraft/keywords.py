@@ -47,6 +47,7 @@ class ChatKeywords(TextKeywords, total=False):
     fit_canvas: bool | None
     latency_budget_ms: float | None
     logprobs: int | None
+    logit_bias: Mapping[int, float] | None
     pins: Mapping[int, str] | None
     parallel_tool_calls: bool | None
 

@@ -289,6 +289,7 @@ class LLM:
         check_names(settings, (*SETTINGS, *CALLER_KEYWORDS), NAMES)
         keywords = {name: settings.pop(name) for name in NAMES if name in settings}
         resolved = resolve_settings(self.defaults, **settings)
+        resolved.check_vocabulary(self.model.config.vocab_size)
         chat = {"tools": keywords.get("tools"), "thinking": bool(keywords.get("thinking", False))}
         read = self._reader.prompt(prompt, raw=raw, **chat)
         fitting = self._fit(resolved, len(read), explicit=settings.get("max_tokens") is not None)

@@ -56,10 +56,13 @@ class Reference:
     ) -> Iterator[DenoiseStep]:
         vocab, seed = self.config.vocab_size, torch.tensor([settings.seed])
         canvas = draw(seed, index, 0, length, vocab, "initial").tokens[0]
+        bias = torch.zeros(vocab)
+        for token, added in settings.logit_bias:
+            bias[token] = added
         q: Tensor | None = None
         previous: list[Tensor] = []
         for step in range(settings.steps):
-            logits = self.head(self.denoise(canvas, past, start, q))  # i. [L,V]
+            logits = self.head(self.denoise(canvas, past, start, q)) + bias  # i. [L,V]
             remaining = max(settings.temperature_steps - step, 1)
             temperature = settings.t_min + (settings.t_max - settings.t_min) * remaining / settings.temperature_steps
             q = logits / temperature  # ii.

@@ -21,6 +21,11 @@ LOWEST_T_MAX, HIGHEST_T_MAX = 1e-6, 1e6
 """Within these bounds, logits divided by any temperature of the schedule stay finite in 32 bits."""
 LONGEST_STOP = 4096
 """Characters of a stop string, which is looked for at every canvas' end."""
+MOST_BIASED, HIGHEST_BIAS = 1024, 100
+"""Tokens that one `logit_bias` may name, and the largest bias of one, up or down."""
+
+Bias = tuple[tuple[int, float], ...]
+"""What is added to the logits of some tokens: their ids, ascending, each with its bias, which is not 0."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,11 +58,14 @@ class GenerationSettings:
     """Choose the step caps (at most `steps`) so that the answer takes about this long, from measured step times."""
     logprobs: int | None = None
     """Report each token's log-probability at its canvas' last step (0), and the k most likely tokens' as well (k)."""
+    logit_bias: Bias = ()
+    """Add to the logits of tokens, before the temperature: {token id: -100 to 100}. Given as a dict, kept as pairs."""
     seed: int = 0
     stop: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "stop", _stop_strings(self.stop))
+        object.__setattr__(self, "logit_bias", _bias(self.logit_bias))
         for name, types in _TYPES.items():
             object.__setattr__(self, name, plain(getattr(self, name)))
             if name not in _OPTIONAL_SETTINGS or getattr(self, name) is not None:
@@ -91,6 +99,12 @@ class GenerationSettings:
         others = (name for name, types in _TYPES.items() if bool not in types and name != "seed")
         require_at_most(MAX_NUMBER, **{name: getattr(self, name) for name in others})
 
+    def check_vocabulary(self, size: int) -> None:
+        """Raise `SettingError` for a token that a vocabulary of so many does not have."""
+        if self.logit_bias and (last := self.logit_bias[-1][0]) >= size:
+            sentence = f"logit_bias has the token id {last}; the vocabulary has {size} tokens."
+            raise SettingError(sentence, "logit_bias")
+
     @property
     def temperature_steps(self) -> int:
         """The number of steps over which the temperature schedule runs."""
@@ -123,7 +137,7 @@ questions."""
 SETTINGS = (*(field.name for field in dataclasses.fields(GenerationSettings)), "preset")
 """What `resolve_settings` takes by name."""
 
-_HINTS = {name: hint for name, hint in get_type_hints(GenerationSettings).items() if name != "stop"}
+_HINTS = {name: hint for name, hint in get_type_hints(GenerationSettings).items() if name not in ("stop", "logit_bias")}
 _TYPES = {name: tuple(part for part in get_args(hint) or (hint,) if part is not NoneType)
           for name, hint in _HINTS.items()}  # fmt: skip
 _OPTIONAL_SETTINGS = frozenset(name for name, hint in _HINTS.items() if NoneType in get_args(hint))
@@ -161,6 +175,26 @@ def _stop_strings(stop: object) -> tuple[str, ...]:
     for text in strings:
         check_utf8(text, "stop", SettingError)
     return strings  # type: ignore[return-value]
+
+
+def _bias(given: object) -> Bias:
+    """The pairs of a mapping, or of a `Bias` itself, without those that change nothing."""
+    pairs = tuple(given.items()) if isinstance(given, Mapping) else given
+    if not isinstance(pairs, tuple) or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+        sentence = f"logit_bias is {given!r:.80}; it must be of type dict, from token ids to numbers."
+        raise SettingError(sentence, "logit_bias")
+    if len(pairs) > MOST_BIASED:
+        sentence = f"logit_bias has {len(pairs):,} entries; at most {MOST_BIASED:,} are allowed."
+        raise SettingError(sentence, "logit_bias")
+    for token, bias in (pairs := tuple((plain(token), plain(bias)) for token, bias in pairs)):
+        if type(token) is not int or token < 0:
+            sentence = f"logit_bias has the token id {token!r:.80}; it must be a whole number of at least 0."
+            raise SettingError(sentence, "logit_bias")
+        number = isinstance(bias, int | float) and not isinstance(bias, bool)
+        if not (number and -HIGHEST_BIAS <= bias <= HIGHEST_BIAS):
+            sentence = f"logit_bias has {bias!r:.80} for token {token}; it must be a number"
+            raise SettingError(f"{sentence} from {-HIGHEST_BIAS} to {HIGHEST_BIAS}.", "logit_bias")
+    return tuple((token, float(bias)) for token, bias in sorted(pairs) if bias)
 
 
 def settings_from_dict(raw: Mapping[str, Any]) -> GenerationSettings:

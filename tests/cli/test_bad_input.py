@@ -45,6 +45,9 @@ def refused(cli: Cli, words: str, *args: object, stdin: bytes = b"") -> None:
         (("Hello", "--t-max", "-1"), "t_max is -1.0; it must be at least 1e-06."),
         (("Hello", "--seed", "-1"), "seed is -1"),
         (("Hello", "--stop", ""), "stop has an empty string; leave it out."),
+        (("Hello", "--logit-bias", "x:1"), "logit_bias has 'x:1', which is not ID:BIAS, such as 9:-100."),
+        (("Hello", "--logit-bias", "5:1", "--logit-bias", "5:2"), "logit_bias has two numbers for one token"),
+        (("Hello", "--logit-bias", "5:nan"), "logit_bias has nan for token 5; it must be a number from -100 to 100."),
         (("Hello", "--raw", "--system", "Be brief."), "--system needs the chat format"),
         (("Hello", "--pin", "0:Dear", "--pin", "0:Hello"), "Two of --pin have the same offset"),
         (("Hello", "--pin", "0:"), "--pin '0:' is not OFFSET:TEXT, such as 0:Dear."),
@@ -66,6 +69,7 @@ def test_settings_are_judged_before_a_model_is_loaded(cli: Cli, args: tuple[str,
         (("--t-min", "0.9"), "t_min is 0.9; it must be below t_max (0.8)."),
         (("--t-max", "0.3"), "t_max is 0.3; it must be above t_min (0.4)."),
         (("--max-tokens", "100000"), "max_tokens is 100000"),
+        (("--logit-bias", "99999999:1"), "logit_bias has the token id 99999999; the vocabulary has"),
     ],
 )
 def test_what_only_the_model_can_judge(cli: Cli, folder: Path, args: tuple[str, ...], words: str) -> None:

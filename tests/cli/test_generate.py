@@ -164,6 +164,20 @@ def test_stop_strings_end_the_answer(cli: Cli, folder: Path, llm: LLM) -> None:
     assert outcome.out == whole[: whole.index(stop)] + "\n"
 
 
+def test_tokens_are_banned_and_favoured(cli: Cli, folder: Path, llm: LLM, tmp_path: Path) -> None:
+    bias = dict.fromkeys(llm.generate("Hello", **SETTINGS).token_ids, -100.0) | {9: 2.5}
+    expected = llm.generate("Hello", logit_bias=bias, **SETTINGS).text
+    options = [word for token, value in bias.items() for word in ("--logit-bias", f"{token}:{value:g}")]
+    trace = "--trace", tmp_path / "trace.jsonl"
+    outcome = cli("generate", "Hello", "--model", folder, *OPTIONS, *options, *trace, "--json")
+    assert outcome.json["text"] == expected != llm.generate("Hello", **SETTINGS).text
+    assert dict(outcome.json["settings"]["logit_bias"]) == bias
+    assert cli("replay", trace[1]).code == 0
+    said = " ".join(options[1::2])
+    spoken = cli("chat", "--model", folder, *OPTIONS, "--json", stdin=f"/set logit_bias {said}\nHello\n".encode())
+    assert spoken.json["answers"][0]["text"] == expected
+
+
 def test_a_trace_holds_every_record(cli: Cli, folder: Path, llm: LLM, tmp_path: Path) -> None:
     file = tmp_path / "trace.jsonl"
     assert cli("generate", "Hello", "--model", folder, *OPTIONS, "--trace", file).code == 0
@@ -424,6 +438,7 @@ class TestChat:
             ("/set preset slow", "preset is 'slow'; it must be"),
             ("/set stepz 3", "did you mean 'steps'?"),
             ("/set logprobs 3", "A conversation shows no logprobs"),
+            ("/set logit_bias 5", "logit_bias has '5', which is not ID:BIAS, such as 9:-100."),
             ("/retry", "There is no message to answer again."),
             ("/save", "/save needs the name of a file."),
             ("/save no/such/file", "the folder no/such does not exist."),

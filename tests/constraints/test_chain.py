@@ -4,6 +4,7 @@ import itertools
 import math
 import random
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,10 +19,19 @@ from redraft.constraints.spelling import compile_bytes
 from redraft.constraints.tokens import Ending, compile_tokens
 from redraft.constraints.vocabulary import Vocabulary
 from redraft.diffusion.constraint import CanvasConstraint
-from redraft.diffusion.sampler import Distribution, distribution_under
+from redraft.diffusion.sampler import Distribution, distribution_under, predict
 from redraft.errors import ConstraintError
 from redraft.filling.hole import HoleConstraint
-from redraft.kernels.triton.constrained import CONTEXT_WEIGHT
+from redraft.kernels.triton.constrained import (
+    CONTEXT_WEIGHT,
+    CanvasTables,
+    add_by_class,
+    automaton_terms,
+    best_tokens,
+    class_sums,
+)
+from redraft.kernels.vocabulary import bias_row
+from redraft.settings import Bias
 
 SPELLED = [b"", b"a", b"b", b"ab", b"ba", b"aab", b"\xc3", b"\xa9", "é".encode(), b'"']
 EOS, LENGTH = 0, 4
@@ -144,6 +154,69 @@ def test_pins_meet_the_automaton() -> None:
         assert int(canvas.hold(torch.full((LENGTH,), 5))[position]) == token
         np.testing.assert_allclose(seen.probabilities.numpy(), exact, atol=2e-5)
         checked += 1
+
+
+@pytest.mark.parametrize("way", ["a step on a CPU", "the operations of a GPU"])
+def test_a_bias_is_part_of_the_logits(way: str) -> None:
+    """Of raw logits, capped and then divided by a temperature; some tokens are banned, some all but demanded."""
+    rng, checked, heat, cap = random.Random(2), 0, 0.7, 30.0
+    generator = torch.Generator().manual_seed(2)
+    while checked < 200:
+        pattern = random_regex(rng)
+        allowed = allowed_by(pattern)
+        if not allowed.any():
+            continue
+        bias = {token: rng.choice([-100.0, -3.0, 0.5, 4.0, 100.0]) for token in rng.sample(range(len(SPELLED)), 4)}
+        raw = torch.randn(LENGTH, len(SPELLED), generator=generator) * 20
+        logits = cap * (raw / cap).tanh()
+        logits[:, list(bias)] += torch.tensor([*bias.values()])
+        exact, best = enumerated((logits / heat).double().numpy(), allowed, CONTEXT_WEIGHT)
+        canvas, pairs = compiled(pattern).begin().canvas(LENGTH, LENGTH), tuple(sorted(bias.items()))
+        argmax, probabilities = (_on_cpu if way == "a step on a CPU" else _on_gpu)(canvas, raw, cap, heat, pairs)
+        np.testing.assert_allclose(probabilities.numpy(), exact, atol=3e-5, err_msg=pattern)
+        row = int((argmax.numpy() == STRINGS).all(1).argmax())
+        assert allowed[row]
+        found = (logits / heat).double().numpy()[np.arange(LENGTH), argmax].sum()
+        assert abs(found - best) < 1e-3
+        checked += 1
+
+
+def _on_cpu(
+    canvas: AutomatonCanvas, raw: torch.Tensor, cap: float, heat: float, bias: Bias
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The best string and the probabilities by the sampler, for a model whose hidden states are raw logits."""
+
+    class Model:
+        config = SimpleNamespace(vocab_size=len(SPELLED))
+        device, dtype = torch.device("cpu"), torch.float32
+        mean_embeddings = staticmethod(lambda probabilities, rows: probabilities)
+        embeddings = staticmethod(lambda tokens: torch.eye(len(SPELLED))[tokens])
+
+        def logits(self, hidden: torch.Tensor, heat: float, table: torch.Tensor | None) -> torch.Tensor:
+            tempered = cap * (hidden / cap).tanh() / heat
+            return tempered if table is None else tempered @ table.T
+
+    uniform, few = torch.full((LENGTH,), 0.5, dtype=torch.float64), canvas.tokens(torch.device("cpu"))
+    seen = predict(Model(), raw, uniform, heat, canvas, bias=bias, want_soft=True)  # type: ignore[arg-type]
+    assert seen.soft is not None
+    soft = seen.soft if few is None else torch.zeros(LENGTH, len(SPELLED)).index_copy(1, few, seen.soft)
+    return seen.argmax, soft
+
+
+def _on_gpu(
+    canvas: AutomatonCanvas, raw: torch.Tensor, cap: float, heat: float, bias: Bias
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The same by the operations of `engine.constrained_step`, as their twins compute them."""
+    automaton, own = canvas.tables(torch.device("cpu"), len(SPELLED))
+    columns = torch.arange(len(SPELLED)) if automaton.tokens is None else automaton.tokens
+    logits, heats = raw[:, columns].clone(), torch.tensor([heat])
+    row = bias_row(bias, len(SPELLED), torch.device("cpu"))[columns][None]
+    sums, tables = class_sums(logits, automaton, cap, heats, row), CanvasTables.stacked([own])
+    added, labels = automaton_terms(sums.most[None], sums.total[None], automaton, tables)
+    best = best_tokens(labels[0], sums, automaton.sets)
+    add_by_class(logits, added[0], automaton.class_of, own.held, cap, heats, row)
+    argmax = columns[torch.where(own.held < 0, best, own.held).long()]
+    return argmax, torch.zeros(LENGTH, len(SPELLED)).index_copy(1, columns, logits.softmax(-1))
 
 
 @pytest.mark.parametrize("pattern", ["(aaa|bbbbb)*b", "(aab)*", "a{5}(bb)*a", "[ab]*", '("b")*'])

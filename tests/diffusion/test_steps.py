@@ -74,6 +74,23 @@ def test_an_adaptive_stop_equals_the_reference(model: Transformer) -> None:
     assert_same(ours, list(Reference(model).generate(PROMPT, settings, length=LENGTH)))
 
 
+@pytest.mark.parametrize("bias", [{}, {3: -100.0}, {7: 2.5, 8: 2.5, 9: -1.0}, {20: 100, 21: 100}])
+def test_a_bias_equals_the_reference(model: Transformer, bias: dict[int, float]) -> None:
+    """Wherever the rows of a canvas are divided into tiles; tokens are banned that would be written."""
+    (free,) = together(model, [PROMPT], [5])
+    banned = {int(token): -100 for token in free[-1].argmax_canvas[:4]}
+    settings = dataclasses.replace(SETTINGS, logit_bias=banned | bias)  # type: ignore[arg-type]
+    expected = list(Reference(model).generate(PROMPT, settings, length=LENGTH))
+    with pytest.MonkeyPatch.context() as patch:
+        for elements in (sampler.TILE_ELEMENTS, 3 * model.config.vocab_size):
+            patch.setattr(sampler, "TILE_ELEMENTS", elements)
+            (ours,) = together(model, [PROMPT], [5], settings)
+            assert_same(ours, expected)
+    assert not banned.keys() & {int(token) for result in ours for token in result.argmax_canvas}
+    if 20 in bias:
+        assert {int(token) for result in ours for token in result.argmax_canvas} == {20, 21}
+
+
 @pytest.mark.parametrize("threshold", [1, 3])
 def test_stability_needs_more_than_one_step(model: Transformer, threshold: int) -> None:
     """All candidates are kept, and at such a temperature they are the likeliest tokens, so a short canvas settles."""

@@ -91,7 +91,7 @@ def test_later_canvases_may_begin_with_the_end(make: Make) -> None:
 def test_the_longest_canvas_is_rehearsed_and_answered(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, rehearsed = make(), list[int]()
     monkeypatch.setattr(engine.runner, "limits", dataclasses.replace(engine.runner.limits, canvas=64))
-    monkeypatch.setattr(engine.runner, "rehearse", lambda constraint, length, max_tokens: rehearsed.append(length))
+    monkeypatch.setattr(engine.runner, "rehearse", lambda constraint, length, *_, **__: rehearsed.append(length))
     longest, longer = (dataclasses.replace(SETTINGS, canvas_length=length, steps=1) for length in (64, 65))
     assert len(end_of(run(engine, [ask(1, constraint=Even(), settings=longest)])[1]).token_ids) == 40
     assert rehearsed == [64]

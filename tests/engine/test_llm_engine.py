@@ -65,13 +65,15 @@ def test_constraints_are_rehearsed_once_for_equal_requests_before_a_forward(
 ) -> None:
     runner, happened = llm.engine.runner, list[tuple[object, ...]]()
     run = runner.run
-    monkeypatch.setattr(runner, "rehearse", lambda *asked: happened.append(asked))
+    monkeypatch.setattr(runner, "rehearse", lambda *asked, biased: happened.append((*asked, biased)))
     monkeypatch.setattr(runner, "run", lambda *given: happened.append(()) or run(*given))
     llm.generate_batch([[2, 40], [2, 41]], regex="[a-z ]{3,9}", **SHORT)
     assert happened[0] == happened[1]
-    assert happened[0][1:] == (16, 24)
+    assert happened[0][1:] == (16, 24, False)
     assert happened[2] == ()
     happened.clear()
+    llm.engine.rehearse(llm.request([2, 40], regex="[a-z ]{3,9}", logit_bias={5: 1}, **SHORT))
+    assert happened.pop()[1:] == (16, 24, True)
     with pytest.raises(ConstraintError, match=r"max_tokens is 24, but .* has 40 tokens"):
         llm.engine.rehearse(llm.request([2, 40], regex="[0-9]{40}", **SHORT))
     assert happened == []

@@ -16,7 +16,7 @@ from redraft.model import Transformer
 from redraft.model.packed.build import pack
 from redraft.model.packed.transformer import PackedTransformer
 from redraft.model.presets import preset
-from redraft.settings import GenerationSettings
+from redraft.settings import Bias, GenerationSettings
 
 # The head sizes of the 26B model; everything else narrow.
 CONFIG = replace(
@@ -100,9 +100,10 @@ def prompt(slot: int, count: int) -> list[Segment]:
 
 def step_of(
     slot: int, start: int, step: int, *, length: int = 256, canvas_index: int = 0,
-    constraint: TabledConstraint | None = None,
+    constraint: TabledConstraint | None = None, logit_bias: Bias = (),
 ) -> Denoise:  # fmt: skip
-    rules = rule_fields(GenerationSettings(entropy_bound=30.0, stability_threshold=1_000_000))  # no canvas is ever done
+    never_done = {"entropy_bound": 30.0, "stability_threshold": 1_000_000}
+    rules = rule_fields(GenerationSettings(**never_done, logit_bias=logit_bias))  # type: ignore[arg-type]
     return Denoise(
         slot=slot, start=start, length=length, canvas_index=canvas_index, step=step, seed=slot,
         temperature=temperature(step, t_min=0.4, t_max=0.8, steps=48), last=False, eos_ids=(1, 106),

@@ -61,12 +61,17 @@ def test_what_is_rehearsed_compiles_nothing_later(monkeypatch: pytest.MonkeyPatc
     llm.rehearse()
     for limit in ({}, {"preset": "fast"}):
         llm.generate(QUESTION, **asked, **limit)
-    date = llm.request(QUESTION, request_id=7, regex=r"\d{4}-\d\d", **asked)
-    llm.engine.rehearse(date)
+    biased: dict[str, Any] = {"logit_bias": {5: -100, 900: 3}}
+    dates = [llm.request(QUESTION, regex=r"\d{4}-\d\d", **asked, **bias) for bias in ({}, biased)]
+    for date in dates:
+        llm.engine.rehearse(date)
     compiled: list[str] = []
     monkeypatch.setattr(knobs.runtime, "jit_post_compile_hook", lambda *, fn, **_: compiled.append(fn.name))
-    llm.engine.rehearse(date)
-    llm.generate(QUESTION, regex=r"\d{4}-\d\d", **asked)
+    llm.engine.rehearse(dates[0])
+    for bias in ({}, biased):
+        llm.generate(QUESTION, regex=r"\d{4}-\d\d", **asked, **bias)
+    for limit in ({}, {"preset": "fast"}):
+        llm.generate(QUESTION, **asked, **limit, **biased)
     filled = llm.fill("def f(x):\n    return ", "\n", seed=1, steps=4)
     llm.decide("Is the sky blue?", ["yes", "no"])
     assert compiled == []
@@ -74,6 +79,23 @@ def test_what_is_rehearsed_compiles_nothing_later(monkeypatch: pytest.MonkeyPatc
     assert compiled
     other = redraft.load("tiny", device="cuda", quantization="fp8")
     assert other.fill("def f(x):\n    return ", "\n", seed=1, steps=4).text == filled.text
+
+
+@pytest.mark.parametrize("quantization", [None, "fp8"])
+def test_bans_and_favours_hold(quantization: str | None) -> None:
+    llm, asked = redraft.load("tiny", device="cuda", quantization=quantization), dict(max_tokens=64, seed=3)
+    plain = llm.generate(QUESTION, **asked)
+    banned = dict.fromkeys(plain.token_ids, -100.0)
+    other = llm.generate(QUESTION, logit_bias=banned, logprobs=1, **asked)
+    assert other.token_ids
+    assert not banned.keys() & {*other.token_ids, *(token for one in other.tokens for token, _ in one.top)}
+    yes, no = (llm.tokenizer.encode(text, special=False)[0] for text in ("Yes", "No"))
+    assert {*llm.generate(QUESTION, logit_bias={yes: 100, no: 100}, **asked).token_ids} <= {yes, no}
+    each: list[dict[str, Any]] = [{}, {"logit_bias": banned}, {"logit_bias": {9: 4.0}}, {"regex": "[a-z ]{9,40}"}]
+    each.append(each[1] | each[3])
+    together = llm.generate_batch([QUESTION] * len(each), each=each, **asked)
+    for given, answer in zip(each, together, strict=True):
+        assert answer.token_ids == llm.generate(QUESTION, **given, **asked).token_ids
 
 
 @pytest.mark.parametrize("limit", [{}, {"regex": r"[a-z ,]{40,60}"}])

@@ -210,12 +210,14 @@ def test_chain() -> None:
     kernels += compiled(chain.ways, weights, weights, edges, fp32(2, 2, states), int32(2), fp32(2, states))
     kernels += compiled(chain.trace, fp32(2, LENGTH + 1, states), weights, edges, fp32(2, states))
     for logits, cap in ((bf16(2 * LENGTH, VOCAB), 30.0), (fp32(2 * LENGTH, VOCAB), None)):
-        kernels += compiled(constrained.class_sums, logits, automaton, cap, fp32(2))
+        for bias in (None, fp32(2, VOCAB)):
+            kernels += compiled(constrained.class_sums, logits, automaton, cap, fp32(2), bias)
         labels = meta(2 * LENGTH, dtype=torch.int64)
         sums = constrained.ClassSums(most=by_class, token=int32(2 * LENGTH, kinds), total=by_class)
         kernels += compiled(constrained.best_tokens, labels, sums, lists)
         held = None if cap is None else int32(2 * LENGTH)
-        kernels += compiled(constrained.add_by_class, logits, by_class, int32(VOCAB), held, cap, fp32(2))
+        for bias in (None, fp32(2, VOCAB)):
+            kernels += compiled(constrained.add_by_class, logits, by_class, int32(VOCAB), held, cap, fp32(2), bias)
     assert_fits(kernels)
 
 

@@ -1,6 +1,7 @@
 """Runners of small packed models on a CPU, steps for them, and constraints of their vocabulary."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from redraft.engine.graph_runner import GraphRunner
 from redraft.engine.work import Denoise, DenoiseResult, Limits
 from redraft.model import Transformer
 from redraft.model.packed.transformer import PackedTransformer
-from redraft.settings import GenerationSettings
+from redraft.settings import Bias, GenerationSettings
 from steps import take_steps
 
 STEPS = 6
@@ -65,10 +66,12 @@ def plainly(
     length: int = 16,
     constraint: TabledConstraint | None = None,
     not_first: tuple[int, ...] = (),
+    logit_bias: Bias = (),
 ) -> list[DenoiseResult]:
     """The steps of the eager runner."""
+    settings = replace(SETTINGS, logit_bias=logit_bias)
     found = take_steps(
-        model, [prompt], SETTINGS, seeds=[100 + slot], length=length, constraints=[constraint], not_first=not_first
+        model, [prompt], settings, seeds=[100 + slot], length=length, constraints=[constraint], not_first=not_first
     )
     return found[0]
 

@@ -73,6 +73,7 @@ def test_a_canvas_need_not_begin_with_its_likeliest_token(plain: Transformer, pa
 def test_every_setting_that_decides_a_step_is_a_word_of_the_block(packed: PackedTransformer) -> None:
     given = {"entropy_bound": 0.25, "stability_threshold": 3, "confidence_threshold": 0.5, "stop_at_eos": True}
     decided = rule_fields(GenerationSettings(**given))
+    del decided["logit_bias"]  # for which a canvas is sampled outside
     runner = new_runner(packed)
     runner.run([Encode(slot=0, start=0, token_ids=ids(1, 40))])
     runner.run([step_of(0, 40, 0, **decided)])
@@ -280,7 +281,7 @@ def test_warming_up_captures_what_all_slots_can_need(
         "redraft.engine.graph_runner.CapturedStep",
         lambda buffers, step, pool: captured.append(buffers.fields.count),
     )
-    monkeypatch.setattr(GraphRunner, "_take_constrained_step", lambda self: captured.append("limited"))
+    monkeypatch.setattr(GraphRunner, "_take_constrained_steps", lambda self: captured.append("limited"))
     limits = replace(new_runner(packed).limits, slots=slots, prompt=prompt)
     assert limits.canvas == 16
     runner = GraphRunner(packed, limits, graphs=True)
@@ -291,9 +292,9 @@ def test_warming_up_captures_what_all_slots_can_need(
     assert len(captured) == 2 * len(sizes)
 
 
-def test_the_canvas_that_warms_up_leaves_nothing_behind(packed: PackedTransformer) -> None:
+def test_the_canvases_that_warm_up_leave_nothing_behind(packed: PackedTransformer) -> None:
     warm, fresh = (GraphRunner(packed, new_runner(packed).limits, graphs=False) for _ in range(2))
-    warm._take_constrained_step()
+    warm._take_constrained_steps()
     assert not any(table.any() for table in warm.shared.pages.tables.values())
     for runner in (warm, fresh):
         runner.assign(0, [0, 1], [0, 1])

@@ -20,7 +20,7 @@ VARIANTS = (
     {"stability_threshold": 0, "confidence_threshold": 100.0},  # every canvas is done after one step
     {"confidence_threshold": 1.0},
     {"steps": 3, "forbid_empty": True, "logprobs": 1},
-    {"fit_canvas": True, "stop_at_eos": True},
+    {"fit_canvas": True, "stop_at_eos": True, "logit_bias": {40: 3.0, 41: -100.0}},
 )
 
 

@@ -99,6 +99,19 @@ def test_shards_sample_canvases_with_constraints_in_rounds(
 
 
 @COUNTS
+def test_shards_sample_canvases_with_biases(plain: Transformer, gpus: int) -> None:
+    """One also has a constraint, one has neither."""
+    words = constraint(r"[a-z ]{3,40}x[a-z]*").begin().canvas(16, 40)
+    given = [{"constraint": words, "logit_bias": ((100, -100.0), (101, 4.0))}, {"logit_bias": ((9, 20.0),)}, {}]
+    prompts, runner = [ids(seed, 20) for seed in (6, 7, 8)], new_runner(divided(plain, gpus))
+    records = [plainly(plain, prompts[slot], slot, **own) for slot, own in enumerate(given)]  # type: ignore[arg-type]
+    runner.run([Encode(slot=slot, start=0, token_ids=prompt) for slot, prompt in enumerate(prompts)])
+    for step, record in enumerate(zip(*records, strict=False)):
+        found = runner.run([step_of(slot, 20, step, **own) for slot, own in enumerate(given)])
+        assert all(map(same, record, found))
+
+
+@COUNTS
 @torch.inference_mode()
 def test_forwards_outside_the_engine(plain: Transformer, gpus: int) -> None:
     """Two requests of their own lengths, which share pages after a copy."""

@@ -54,7 +54,7 @@ def chat(
 
     from redraft.outputs import check_file
 
-    given = sampling.given(stop=output.stop, latency_budget_ms=output.latency_budget_ms)
+    given = sampling.given(**output.settings)
     check_file(output.trace)
     llm = model.load()
     # Fail before anybody types if there is no chat template, or one without thoughts.

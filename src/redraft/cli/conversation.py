@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from redraft.cli.answer import INTERRUPTED, Tally, follow
 from redraft.cli.images import image_part, with_images
+from redraft.cli.options import read_bias
 from redraft.cli.output import facts, json_line
 from redraft.cli.replace import write_file
 from redraft.errors import InputError, check_utf8, why
@@ -152,6 +153,8 @@ def _value(name: str, text: str) -> Any:
     """A setting's value as it is typed; None for nothing."""
     if not text or name in ("preset", "stop"):
         return text or None
+    if name == "logit_bias":
+        return read_bias(text.split())
     try:
         return json.loads(text)
     except ValueError:  # the setting says what it takes

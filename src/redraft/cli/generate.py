@@ -44,7 +44,7 @@ def generate(
 
     text = read_prompt(prompt, raw=raw)
     _check_chat(raw, {"--system": system, "--thinking": thinking, "--image": images.image})
-    given = sampling.given(stop=output.stop, latency_budget_ms=output.latency_budget_ms)
+    given = sampling.given(**output.settings)
     limits = constraints.given(prompt)
     shown = images.parts()
     check_file(output.trace)

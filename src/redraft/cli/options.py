@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -194,6 +194,10 @@ class OutputOptions:
     stop: Annotated[
         list[str] | None, _sampling("--stop", "End the answer before this text; may be repeated.", "TEXT")
     ] = None
+    logit_bias: Annotated[
+        list[str] | None,
+        _sampling("--logit-bias", "Add BIAS, -100 to 100, to this token's logit; may be repeated.", "ID:BIAS"),
+    ] = None
     latency_budget_ms: Annotated[
         float | None,
         _sampling(
@@ -207,6 +211,28 @@ class OutputOptions:
     ] = None
     no_live: Annotated[bool, option("--no-live", "Do not show the canvas as it settles.", panel=_OUTPUT)] = False
     json: JsonFlag = False
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of `redraft.GenerationSettings` among them. Raises `InputError` for one that cannot be read."""
+        bias = read_bias(self.logit_bias) if self.logit_bias else None
+        return {"stop": self.stop, "latency_budget_ms": self.latency_budget_ms, "logit_bias": bias}
+
+
+def read_bias(written: Sequence[str]) -> dict[int, float]:
+    """The setting `logit_bias` of several `ID:BIAS`."""
+    found = dict(map(_token_and_bias, written))
+    if len(found) < len(written):
+        raise InputError("logit_bias has two numbers for one token; give each token its own.")
+    return found
+
+
+def _token_and_bias(written: str) -> tuple[int, float]:
+    token, _, bias = written.partition(":")
+    try:
+        return int(token), float(bias)
+    except ValueError:
+        raise InputError(f"logit_bias has {written!r:.80}, which is not ID:BIAS, such as 9:-100.") from None
 
 
 def expand_groups(command: Callable[..., None]) -> Callable[..., None]:

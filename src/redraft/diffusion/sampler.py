@@ -13,8 +13,9 @@ from torch import Tensor
 
 from redraft import kernels
 from redraft.diffusion.constraint import CanvasConstraint
-from redraft.kernels.vocabulary import NEVER, chunks, one_each
+from redraft.kernels.vocabulary import NEVER, bias_row, chunks, one_each
 from redraft.model import Model
+from redraft.settings import Bias
 
 LEAST_LOGPROB = -1e4
 """What is reported as the logarithm of a probability of 0."""
@@ -115,21 +116,22 @@ def predict(
     temperature: float,
     constraint: CanvasConstraint | None = None,
     not_first: Sequence[int] = (),
+    bias: Bias = (),
     *,
     want_soft: bool,
 ) -> Prediction:
     """Head, temperature, candidates, entropy and soft embeddings of one canvas' hidden states [L,D].
 
-    `uniform` fp64 [L] picks the candidates. A constraint sees the whole canvas; all results then come from the
-    constrained distribution, and the argmax is its best string. Without one, the first position can have none of
-    `not_first`.
+    `uniform` fp64 [L] picks the candidates. All results come from the logits with the `bias` added, before they are
+    divided by the temperature. A constraint sees the whole canvas; all results then come from the constrained
+    distribution, and the argmax is its best string. Without one, the first position can have none of `not_first`.
     """
     if constraint is not None:
-        return _constrained(model, hidden, uniform, temperature, constraint, want_soft)
+        return _constrained(model, hidden, uniform, temperature, constraint, bias, want_soft)
     size = rows_at_once(model)
     parts = [
         _predict_rows(model, logits, part, want_soft)
-        for logits, part in zip(_logits(model, hidden, temperature, not_first), uniform.split(size), strict=True)
+        for logits, part in zip(_logits(model, hidden, temperature, not_first, bias), uniform.split(size), strict=True)
     ]
     return parts[0] if len(parts) == 1 else _stacked(parts)
 
@@ -141,6 +143,7 @@ def top_tokens(
     temperature: float,
     constraint: CanvasConstraint | None = None,
     not_first: Sequence[int] = (),
+    bias: Bias = (),
     *,
     count: int,
 ) -> TopTokens:
@@ -149,11 +152,11 @@ def top_tokens(
     The distribution is that of `predict`. If few tokens are possible, the most likely ones may include impossible ones.
     """
     if constraint is not None:
-        return _distribution(model, hidden, None, temperature, constraint, None).top(tokens, count)
+        return _distribution(model, hidden, None, temperature, constraint, None, bias).top(tokens, count)
     own = tokens.split(rows_at_once(model))
     parts = [
         Distribution.of(logits).top(part, count)
-        for logits, part in zip(_logits(model, hidden, temperature, not_first), own, strict=True)
+        for logits, part in zip(_logits(model, hidden, temperature, not_first, bias), own, strict=True)
     ]
     return TopTokens(**{name: sum((getattr(part, name) for part in parts), ()) for name in TopTokens.__slots__})
 
@@ -193,13 +196,21 @@ def rows_at_once(model: Model) -> int:
     return max(1, elements // model.config.vocab_size)
 
 
-def _logits(model: Model, hidden: Tensor, temperature: float, not_first: Sequence[int]) -> Iterator[Tensor]:
+def _logits(model: Model, hidden: Tensor, temperature: float, not_first: Sequence[int], bias: Bias) -> Iterator[Tensor]:
     """Tempered logits [R,V] of a canvas' hidden states [L,D], some rows at a time."""
     for number, rows in enumerate(hidden.split(rows_at_once(model))):
-        logits = model.logits(rows, temperature)
+        logits = _biased(model.logits(rows, temperature), model, bias, temperature)
         if number == 0 and not_first:
             logits[0, list(not_first)] = NEVER
         yield logits
+
+
+def _biased(logits: Tensor, model: Model, bias: Bias, temperature: float, tokens: Tensor | None = None) -> Tensor:
+    """Tempered logits [R,V], or [R,W] of only `tokens`, with the bias added in place."""
+    if bias:
+        row = bias_row(bias, model.config.vocab_size, logits.device)
+        logits += (row if tokens is None else row[tokens]) / temperature
+    return logits
 
 
 def _predict_rows(model: Model, logits: Tensor, uniform: Tensor, want_soft: bool) -> Prediction:
@@ -219,12 +230,13 @@ def _constrained(
     uniform: Tensor,
     temperature: float,
     constraint: CanvasConstraint,
+    bias: Bias,
     want_soft: bool,
 ) -> Prediction:
     """The prediction for a whole canvas [L,D]. The head sees only positions and tokens that are open to choice."""
     tokens = constraint.tokens(hidden.device)
     rows = None if tokens is None else model.embeddings(tokens)  # [W,D]
-    distribution = _distribution(model, hidden, rows, temperature, constraint, tokens)
+    distribution = _distribution(model, hidden, rows, temperature, constraint, tokens, bias)
     soft = model.mean_embeddings(distribution.probabilities, rows) if want_soft else None
     argmax, candidate = distribution.argmax, distribution.pick(uniform)
     if tokens is not None:
@@ -239,11 +251,13 @@ def _distribution(
     temperature: float,
     constraint: CanvasConstraint,
     tokens: Tensor | None,
+    bias: Bias,
 ) -> Distribution:
     """What the constraint leaves of a canvas' distributions over `tokens` [W], whose rows are `table` [W,D], or all."""
 
     def logits_of(rows: Tensor | None) -> Tensor:
-        return model.logits(hidden if rows is None else hidden[rows], temperature, table)
+        logits = model.logits(hidden if rows is None else hidden[rows], temperature, table)
+        return _biased(logits, model, bias, temperature, tokens)
 
     fixed = constraint.hold(torch.zeros(len(hidden), dtype=torch.long, device=hidden.device))
     fixed = fixed if tokens is None else torch.searchsorted(tokens, fixed)

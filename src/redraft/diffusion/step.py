@@ -20,7 +20,7 @@ from torch import Tensor
 from redraft.diffusion import sampler, stopping
 from redraft.diffusion.constraint import CanvasConstraint
 from redraft.model import Model
-from redraft.settings import SETTINGS, GenerationSettings
+from redraft.settings import SETTINGS, Bias, GenerationSettings
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,7 +28,7 @@ class StepRule:
     """How one step of one canvas decides. Temperatures divide the logits; entropies and thresholds are in nats.
 
     `last` says that no step follows whatever the outcome, so no soft embeddings are needed. `not_first` are tokens that
-    the canvas may not begin with; a constraint says so itself.
+    the canvas may not begin with; a constraint says so itself. `logit_bias` is added to logits under any constraint.
     """
 
     temperature: float
@@ -39,6 +39,7 @@ class StepRule:
     stop_at_eos: bool
     eos_ids: tuple[int, ...]
     not_first: tuple[int, ...] = ()
+    logit_bias: Bias = ()
     constraint: CanvasConstraint | None = None
 
 
@@ -80,8 +81,9 @@ def advance(
 ) -> tuple[CanvasState, StepOutcome]:
     """Take a step from the canvas' hidden states [L,D]; `uniform` fp64 and `noise` int64 [L] are its random numbers."""
     prediction = sampler.predict(  # ii.
-        model, hidden, uniform, rule.temperature, rule.constraint, rule.not_first, want_soft=not rule.last
-    )
+        model, hidden, uniform, rule.temperature, rule.constraint, rule.not_first, rule.logit_bias,
+        want_soft=not rule.last,
+    )  # fmt: skip
     return decide(prediction, state, rule, noise)
 
 

@@ -69,9 +69,9 @@ def edit(
     on_record   called with the steps of each part's finalists and its text, as for `LLM.fill`
     on_progress called with how many parts are done of how many, before each and after the last
     keywords    settings of `generate`, except for those that belong to an answer (`stop`, `stop_at_eos`,
-                `forbid_empty`, `fit_canvas`, `latency_budget_ms`, `logprobs`), which are refused; and its constraints
-                (`redraft.filling.CONSTRAINTS`) on the new span: with must_include=["total"] and forbidden=["count"] a
-                rename is done whatever the model thinks of it
+                `forbid_empty`, `fit_canvas`, `latency_budget_ms`, `logprobs`, `logit_bias`), which are refused; and its
+                constraints (`redraft.filling.CONSTRAINTS`) on the new span: with must_include=["total"] and
+                forbidden=["count"] a rename is done whatever the model thinks of it
     A newline at the end of the span stays, except where whole lines are deleted, or where it is all of the span. The
     text gets no further blank lines at its end. A constraint alone decides both. Lines keep their kinds of line ends,
     and new ones take that of the line before; the model and constraints see newlines.

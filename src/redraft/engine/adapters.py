@@ -33,9 +33,9 @@ class RunnerByAdapter:
         for runner in self._runners.values():
             runner.warm_up()
 
-    def rehearse(self, constraint: Constraint, length: int, max_tokens: int) -> None:
+    def rehearse(self, constraint: Constraint, length: int, max_tokens: int, *, biased: bool = False) -> None:
         """See `work.Runner.rehearse`; all runners have the same kernels."""
-        self._first.rehearse(constraint, length, max_tokens)
+        self._first.rehearse(constraint, length, max_tokens, biased=biased)
 
     def capture(self, work: Sequence[Segment]) -> None:
         """See `work.Runner.capture`."""

@@ -1,9 +1,9 @@
 """The sampler for canvases with a constraint, run after the captured step: the counterpart of `graph_step.sample`.
 
-Canvases of one automaton are sampled together, from the hidden states that the graph left, and several GPUs share them
-out. What the automaton allows is applied to their logits (`kernels/triton/constrained.py`); the usual sampling kernels
-do the rest. Nothing waits for a device. Shapes: S segments of L rows, R = S*L, D width, W tokens that the automaton
-knows.
+Canvases of one automaton are sampled together, those with a bias on their logits apart from those without, from the
+hidden states that the graph left, and several GPUs share them out. The bias and what the automaton allows are applied
+to their logits (`kernels/triton/constrained.py`); the usual sampling kernels do the rest. Nothing waits for a device.
+Shapes: S segments of L rows, R = S*L, D width, V vocabulary, W tokens that the automaton knows.
 """
 
 from __future__ import annotations
@@ -36,32 +36,45 @@ from redraft.kernels.triton.rehearsal import rehearse
 from redraft.kernels.triton.segments import DENOISE, Segments
 from redraft.kernels.triton.self_conditioning import soft_embeddings
 from redraft.kernels.triton.step import finish_step
+from redraft.kernels.vocabulary import bias_row
 from redraft.model.packed.vocabulary import Vocabulary
 from redraft.model.packed.weights import PackedModel, Shard
+from redraft.settings import Bias
+
+Limit = tuple[TabledConstraint, Bias]
+"""What decides about a canvas besides its hidden states and its settings."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class Canvases:
     """Segments first .. end of a forward: canvases of one automaton and of `length` positions, with their tables on
-    the device that samples them."""
+    the device that samples them, and what is added to their logits, fp32 [V] each; `biases` is empty if nothing is."""
 
     first: int
     length: int
     automaton: AutomatonTables
     tables: Sequence[CanvasTables]
+    biases: Sequence[Tensor]
 
     @property
     def end(self) -> int:
         return self.first + len(self.tables)
 
+    @property
+    def bias(self) -> Tensor | None:
+        """What is added to the logits of the automaton's tokens, fp32 [N,W]."""
+        tokens, rows = self.automaton.tokens, self.biases
+        return torch.stack([row if tokens is None else row[tokens] for row in rows]) if rows else None
+
 
 def in_rounds(
-    model: PackedModel, groups: Sequence[tuple[int, Sequence[TabledConstraint]]], first: int, rows: int
+    model: PackedModel, groups: Sequence[tuple[int, Sequence[Limit]]], first: int, rows: int
 ) -> list[list[Canvases]]:
     """What is sampled at a time: parts of about the same size, at most one on each device.
 
-    The canvases of each group, of so many positions, have one automaton. They are the segments from `first` on, of
-    `rows` rows each. A device gets the tables that it does not have yet, for which the host waits.
+    The canvases of each group, of so many positions, have one automaton, and all or none of them have a bias. They are
+    the segments from `first` on, of `rows` rows each. A device gets the tables that it does not have yet, for which
+    the host waits.
     """
     shards, count = model.shards, sum(len(limits) for _, limits in groups)
     size = max(1, min(-(-count // len(shards)), CONSTRAINED_ROWS // rows))
@@ -71,9 +84,11 @@ def in_rounds(
         place = number % len(shards)
         if place == 0:
             rounds.append([])
-        tables = [limit.tables(shards[place].device, model.config.vocab_size) for limit in limits]
+        device, vocab = shards[place].device, model.config.vocab_size
+        tables = [limit.tables(device, vocab) for limit, _ in limits]
         own = [of_canvas for _, of_canvas in tables]
-        rounds[-1].append(Canvases(first=first, length=length, automaton=tables[0][0], tables=own))
+        biases = [bias_row(bias, vocab, device) for _, bias in limits if bias]
+        rounds[-1].append(Canvases(first=first, length=length, automaton=tables[0][0], tables=own, biases=biases))
         first += len(limits)
     return rounds
 
@@ -121,7 +136,7 @@ def _sample(
     logits = torch.empty(len(hidden), len(automaton.class_of), dtype=shard.dtype, device=shard.device)
     call("predict", head.multiply, hidden, vocabulary.head, cap, temperatures, segments, logits)
     tables = CanvasTables.stacked(canvases.tables)
-    tiles, argmax, spoiled, held = _obey(logits, automaton, tables, canvases.length, cap, temperatures)
+    tiles, argmax, spoiled, held = _obey(logits, canvases, tables, cap, temperatures)
     cool = torch.ones_like(temperatures)
     prediction = call("predict", head.sample, logits, tiles, None, cool, fields.counters, segments)
     best, candidate = argmax, prediction.candidate
@@ -141,14 +156,15 @@ def _canvases(fields: StepFields) -> Segments:
 
 
 def _obey(
-    logits: Tensor, automaton: AutomatonTables, tables: CanvasTables, length: int, cap: float, temperatures: Tensor
+    logits: Tensor, given: Canvases, tables: CanvasTables, cap: float, temperatures: Tensor
 ) -> tuple[head.Tiles | None, Tensor, Tensor, Tensor]:
     """Replace raw logits [R,W] with the logarithms of the constrained probabilities.
 
     Returns their tiles, the best strings' columns int32 [R], what to add to the entropies [R] (0, or NaN where a logit
     is NaN), and int32 [S,L], which is `CanvasTables.held` for all rows.
     """
-    sums = call("class_sums", class_sums, logits, automaton, cap, temperatures)  # [R,C]
+    automaton, length, bias = given.automaton, given.length, given.bias
+    sums = call("class_sums", class_sums, logits, automaton, cap, temperatures, bias)  # [R,C]
     count, rows = len(temperatures), len(logits) // len(temperatures)
 
     def canvases(of_rows: Tensor) -> Tensor:
@@ -161,19 +177,20 @@ def _obey(
     added, labels = call("automaton_terms", automaton_terms, most, total, automaton, tables)
     labels, held = all_rows(labels), all_rows(tables.held)
     best = call("best_tokens", best_tokens, labels, sums, automaton.sets)
-    tiles = call("add_by_class", add_by_class, logits, all_rows(added), automaton.class_of, held, cap, temperatures)
+    by_class = all_rows(added), automaton.class_of
+    tiles = call("add_by_class", add_by_class, logits, *by_class, held, cap, temperatures, bias)
     argmax = torch.where(held < 0, best, held)
     return tiles, argmax, torch.where(held < 0, sums.spoiled, 0.0), held.view(count, rows)
 
 
 @torch.inference_mode()
-def rehearse_canvas(model: PackedModel, canvas: TabledConstraint, length: int, rows: int) -> None:
+def rehearse_canvas(model: PackedModel, limit: Limit, length: int, rows: int) -> None:
     """Make the tables of a canvas' automaton and compile its kernels, so that no forward waits for either.
 
     The canvas has `length` positions out of `rows`. Any thread may call this.
     """
     with on_device(model.device):
-        (everywhere,) = in_rounds(model, [(length, [canvas] * len(model.shards))], 0, rows)
+        (everywhere,) = in_rounds(model, [(length, [limit] * len(model.shards))], 0, rows)
         rehearse(partial(_step_of_zeros, model, rows, everywhere))
 
 

@@ -118,7 +118,7 @@ class Engine:
         length = next_length(settings, settings.canvas_length or self._canvas_length, settings.max_tokens)
         if constraint is not None and length <= self.runner.limits.canvas:
             constraint.check(settings.max_tokens)
-            self.runner.rehearse(constraint, length, settings.max_tokens)
+            self.runner.rehearse(constraint, length, settings.max_tokens, biased=bool(settings.logit_bias))
 
     def step(self) -> None:
         """Run one forward of whatever is ready, and deliver what happened. After an exception, call `fail_running`."""
@@ -259,6 +259,7 @@ class Engine:
             raise SettingError(
                 f"canvas_length is {length}; this engine's canvases have at most {most} positions.", "canvas_length"
             )
+        request.settings.check_vocabulary(self._vocab_size)
         if request.constraint is not None:
             request.constraint.check(request.settings.max_tokens)
 

@@ -6,8 +6,9 @@ captured by `warm_up`, or when first needed, and share their memory. A step cost
 direction, inside the graphs, and one wait.
 
 Canvases with a constraint use the same graph for the model; they are sampled after it, those of one automaton together
-(`constrained_step.py`). Log-probabilities are computed from the hidden states that the graph left, once a canvas is
-done.
+(`constrained_step.py`). So are those with a bias on their logits, if need be under a constraint that allows everything:
+the head leaves logits that are not capped yet, and none of these stands for a capped one with a bias. Log-probabilities
+are computed from the hidden states that the graph left, once a canvas is done.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from weakref import WeakSet
 
 import numpy as np
@@ -24,11 +26,11 @@ from torch import Tensor
 
 from redraft.cache.pages import pages_for
 from redraft.constraints.pins import Allowed
-from redraft.diffusion.constraint import CanvasConstraint, Constraint, TabledConstraint
+from redraft.diffusion.constraint import CanvasConstraint, Constraint
 from redraft.diffusion.rng import draw
 from redraft.diffusion.step import begin, rule_fields
 from redraft.engine.captured_step import CapturedStep
-from redraft.engine.constrained_step import Canvases, in_rounds, rehearse_canvas, sample_constrained
+from redraft.engine.constrained_step import Canvases, Limit, in_rounds, rehearse_canvas, sample_constrained
 from redraft.engine.graph_buffers import StepBuffers
 from redraft.engine.graph_step import SlotState, Step, new_slots
 from redraft.engine.runner import attach_logprobs
@@ -39,7 +41,7 @@ from redraft.kernels.switches import graphable
 from redraft.model.packed.forward import new_images
 from redraft.model.packed.pages import new_pages
 from redraft.model.packed.transformer import PackedTransformer
-from redraft.settings import GenerationSettings
+from redraft.settings import Bias, GenerationSettings
 from redraft.text.images import PlacedImage
 
 _log = logging.getLogger(__name__)
@@ -48,6 +50,8 @@ BUCKETS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 LAYER_AHEAD = 4
 """The largest bucket whose first layer begins while the step before has yet to report. Of more canvases one is done
 after most steps, and then the next forward is another one than was begun; it takes too long to begin these in vain."""
+BIASED: Bias = ((0, -1.0),)
+"""Any bias, to compile kernels with."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -58,14 +62,15 @@ class Shared:
     state      what the slots' canvases keep between steps
     images     room for the embeddings of one forward's images [I,D]; None for a model without vision
     graphs     the memory of all graphs; None if operations are launched separately
-    rehearsed  the constraints whose kernels have been compiled, by the thread that holds `rehearsing`
+    rehearsed  the constraints whose kernels have been compiled, by the thread that holds `rehearsing`: those without
+               a bias, and those with one
     """
 
     pages: SlotPages
     state: SlotState
     images: Tensor | None
     graphs: GraphMemory | None
-    rehearsed: WeakSet[Constraint] = field(default_factory=WeakSet)
+    rehearsed: tuple[WeakSet[Constraint], WeakSet[Constraint]] = field(default_factory=lambda: (WeakSet(), WeakSet()))
     rehearsing: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -119,42 +124,46 @@ class GraphRunner:
     def warm_up(self) -> None:
         """See `engine.work.Runner`: captures a graph of every size that forwards can need.
 
-        The largest comes first, so that the others fit into its memory. Then one canvas with a constraint takes a step.
+        The largest comes first, so that the others fit into its memory. Then canvases with a constraint take a step.
         """
         most = most_segments(self.limits.slots, self.limits.prompt, self.limits.canvas)
         if self.shared.graphs is not None:
             with on_device(self.model.device):
                 for size in reversed(BUCKETS[: BUCKETS.index(_bucket(most)) + 1]):
                     self.bucket(size)
-                self._take_constrained_step()
+                self._take_constrained_steps()
 
-    def _take_constrained_step(self) -> None:
-        """Take a step in the first slot and pages, still unused, to set up what all constrained canvases share."""
-        rows, pages = self.limits.canvas, [0] * pages_for(self.limits.canvas)
-        limit = Allowed(rows, forbidden={0: self.model.config.eos_token_id})
-        rehearse_canvas(self.model.packed, limit, rows, rows)
+    def _take_constrained_steps(self) -> None:
+        """Take steps in the first slot and pages, still unused, to set up what all canvases with a constraint share,
+        and all with a bias."""
+        rows, pages, ends = self.limits.canvas, [0] * pages_for(self.limits.canvas), self.model.config.eos_token_id
         self.assign(0, pages, pages)
-        canvas = Denoise(
-            slot=0, start=0, length=rows, canvas_index=0, step=0, seed=0, temperature=1.0, last=False, eos_ids=(),
-            constraint=limit, **rule_fields(GenerationSettings()),
-        )  # fmt: skip
-        self.run([canvas])
+        for not_first, bias in ((ends, ()), (ends, BIASED), ((), BIASED)):
+            limit = _anything(rows, not_first)
+            rehearse_canvas(self.model.packed, (limit, bias), rows, rows)
+            canvas = Denoise(
+                slot=0, start=0, length=rows, canvas_index=0, step=0, seed=0, temperature=1.0, last=False, eos_ids=(),
+                constraint=limit, **rule_fields(GenerationSettings(logit_bias=bias)),
+            )  # fmt: skip
+            self.run([canvas])
         self.release(0)
 
-    def rehearse(self, constraint: Constraint, length: int, max_tokens: int) -> None:
+    def rehearse(self, constraint: Constraint, length: int, max_tokens: int, *, biased: bool = False) -> None:
         """See `engine.work.Runner`. Handles one constraint at a time and skips it if memory runs out."""
-        if self.shared.graphs is None or constraint in self.shared.rehearsed:
+        rehearsed = self.shared.rehearsed[biased]
+        if self.shared.graphs is None or constraint in rehearsed:
             return
         with self.shared.rehearsing:
-            canvas = None if constraint in self.shared.rehearsed else constraint.begin().canvas(length, max_tokens)
+            canvas = None if constraint in rehearsed else constraint.begin().canvas(length, max_tokens)
             try:
                 if canvas is not None:
-                    rehearse_canvas(self.model.packed, canvas, length, self.limits.canvas)
+                    limit = canvas, BIASED if biased else ()
+                    rehearse_canvas(self.model.packed, limit, length, self.limits.canvas)
             except torch.OutOfMemoryError:
                 _log.warning(
                     "not enough memory to compile a constraint's kernels ahead; its first forward will compile them"
                 )
-            self.shared.rehearsed.add(constraint)
+            rehearsed.add(constraint)
 
     @torch.inference_mode()
     def capture(self, work: Sequence[Segment]) -> None:
@@ -223,7 +232,7 @@ class GraphRunner:
     def _parts(self, segment: Segment) -> Iterator[Segment]:
         """A segment, or a long Encode in pieces: keys are written before anything attends, so nothing changes."""
         if isinstance(segment, Denoise) or len(segment.token_ids) <= self.limits.canvas:
-            yield segment
+            yield _sampled_outside(segment)
             return
         for first in range(0, len(segment.token_ids), self.limits.canvas):
             ids, start = segment.token_ids[first : first + self.limits.canvas], segment.start + first
@@ -281,7 +290,7 @@ class GraphRunner:
 
     def _by_automaton(self, parts: list[Segment]) -> tuple[list[Segment], list[list[Canvases]]]:
         """The parts in another order, constrained canvases last, and the rounds in which these are sampled."""
-        packed, together = self.model.packed, dict[tuple[int, int], list[tuple[Denoise, TabledConstraint]]]()
+        packed, together = self.model.packed, dict[tuple[int, int, bool], list[tuple[Denoise, Limit]]]()
         canvases, encodes = list[Segment](), list[Segment]()
         for part in parts:
             if isinstance(part, Encode):
@@ -290,9 +299,10 @@ class GraphRunner:
                 canvases.append(part)
             else:
                 automaton, _ = part.constraint.tables(packed.device, packed.config.vocab_size)
-                together.setdefault((id(automaton), part.length), []).append((part, part.constraint))
+                alike, limit = (id(automaton), part.length, bool(part.logit_bias)), (part.constraint, part.logit_bias)
+                together.setdefault(alike, []).append((part, limit))
         ordered = _spread(canvases, encodes)
-        groups = [(length, [limit for _, limit in group]) for (_, length), group in together.items()]
+        groups = [(length, [limit for _, limit in group]) for (_, length, _), group in together.items()]
         rounds = in_rounds(packed, groups, len(ordered), self.limits.canvas)
         return [*ordered, *(part for group in together.values() for part, _ in group)], rounds
 
@@ -343,6 +353,19 @@ def _spread(*groups: Sequence[Segment]) -> list[Segment]:
     """All parts, with each group spread evenly: GPUs divide segments by their order, and sample only the canvases."""
     placed = [((number + 0.5) / len(group), part) for group in groups for number, part in enumerate(group)]
     return [part for _, part in sorted(placed, key=lambda one: one[0])]
+
+
+def _sampled_outside(segment: Segment) -> Segment:
+    """The segment; a canvas with a bias has a constraint, if only one that allows everything."""
+    if isinstance(segment, Denoise) and segment.logit_bias and segment.constraint is None:
+        return replace(segment, constraint=_anything(segment.length, segment.not_first))
+    return segment
+
+
+@lru_cache(maxsize=64)
+def _anything(length: int, not_first: tuple[int, ...]) -> Allowed:
+    """All tokens at every position, but none of `not_first` at the first one. One object, as it keeps its tables."""
+    return Allowed(length, forbidden={0: not_first} if not_first else None)
 
 
 def _goes_on(segment: Segment) -> bool:

@@ -69,7 +69,7 @@ class EagerRunner:
     def warm_up(self) -> None:
         """See `work.Runner.warm_up`; there is nothing to do."""
 
-    def rehearse(self, constraint: Constraint, length: int, max_tokens: int) -> None:
+    def rehearse(self, constraint: Constraint, length: int, max_tokens: int, *, biased: bool = False) -> None:
         """See `work.Runner.rehearse`; there is nothing to do."""
 
     def capture(self, work: Sequence[Segment]) -> None:
@@ -125,8 +125,9 @@ def attach_logprobs(model: Model, hidden: Tensor, segment: Denoise, result: Deno
         return result
     tokens = torch.from_numpy(result.argmax_canvas).to(model.device).long()
     top = top_tokens(
-        model, hidden, tokens, segment.temperature, segment.constraint, segment.not_first, count=segment.logprobs
-    )
+        model, hidden, tokens, segment.temperature, segment.constraint, segment.not_first, segment.logit_bias,
+        count=segment.logprobs,
+    )  # fmt: skip
     return replace(result, top=top)
 
 

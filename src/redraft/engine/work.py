@@ -162,10 +162,10 @@ class Runner(Protocol):
         """
         ...
 
-    def rehearse(self, constraint: Constraint, length: int, max_tokens: int) -> None:
+    def rehearse(self, constraint: Constraint, length: int, max_tokens: int, *, biased: bool = False) -> None:
         """Compile the kernels that an answer's first forward under this constraint needs; any thread may call it.
 
-        `length` is that of the answer's first canvas, `max_tokens` is the answer's.
+        `length` is that of the answer's first canvas, `max_tokens` is the answer's; `biased` if it has a bias, too.
         """
         ...
 

@@ -34,8 +34,9 @@ WIDEST = 16
 EMPTY = -1e6
 """The score of a filling without text, in nats."""
 
-ANSWER_ONLY = ("stop", "stop_at_eos", "forbid_empty", "fit_canvas", "latency_budget_ms", "logprobs")
-"""Settings that do not apply to a hole: how an answer ends, how long its canvases are, and what the engine measures."""
+ANSWER_ONLY = ("stop", "stop_at_eos", "forbid_empty", "fit_canvas", "latency_budget_ms", "logprobs", "logit_bias")
+"""Settings that do not apply to a hole: how an answer ends, how long its canvases are, and what the engine measures;
+and a bias, as the texts of a hole are compared by likelihoods that know of none."""
 HOLE_SETTINGS = (*(name for name in SETTINGS if name not in ANSWER_ONLY), "on_record")
 """Settings of both a fill and an edit, besides `CONSTRAINTS`."""
 FILL_SETTINGS = (*HOLE_SETTINGS, *CONSTRAINTS, "length", "on_progress")

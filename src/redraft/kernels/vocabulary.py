@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -33,6 +35,19 @@ def _largest(values: Tensor) -> tuple[Tensor, Tensor]:
     peaks = parts.amax(-1)  # [R,V/chunk]
     which = peaks.argmax(-1)
     return which * parts.shape[2] + one_each(parts, which).argmax(-1), peaks.amax(-1)
+
+
+@lru_cache(maxsize=64)
+def bias_row(bias: tuple[tuple[int, float], ...], vocab: int, device: torch.device) -> Tensor:
+    """What (token, bias) pairs add to logits, fp32 [V]; not to be modified. The first call for a device waits for it.
+
+    The largest number is 0: softmax does not see that all are lower, and the logits of likely tokens, which are rounded
+    elsewhere, stay as small as they were.
+    """
+    row = torch.zeros(vocab)
+    tokens, biases = zip(*bias, strict=True)
+    row[list(tokens)] = torch.tensor(biases)
+    return (row - row.max()).to(device)
 
 
 def chunks(values: Tensor) -> Tensor:

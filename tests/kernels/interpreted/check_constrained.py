@@ -25,7 +25,7 @@ from redraft.kernels.triton.segments import DENOISE, Segments
 from redraft.kernels.vocabulary import NEVER
 from redraft.model.packed.build import pack
 from redraft.model.packed.transformer import PackedTransformer
-from redraft.settings import GenerationSettings
+from redraft.settings import Bias, GenerationSettings
 
 SPELLED = [b"", b"a", b"b", b"ab", b"ba", b"aab", b"bb"]
 CAP, HEAT = 30.0, torch.tensor([0.7, 1.0])
@@ -54,17 +54,29 @@ def logits() -> Tensor:
     return found
 
 
-@pytest.mark.parametrize("cap", [CAP, None])
-def test_class_sums(automaton: AutomatonTables, cap: float | None) -> None:
-    ours = class_sums(logits(), automaton, cap, HEAT)
+def a_bias() -> Tensor:
+    """Of two segments, the first of which bans some tokens and demands others."""
+    bias = torch.zeros(2, 300)
+    bias[0, 5:250:7], bias[0, 8:250:7], bias[1] = -100.0, 90.0, 3 * normal(300)
+    return bias
+
+
+BIASES = pytest.mark.parametrize(("cap", "bias"), [(CAP, None), (None, None), (CAP, a_bias())])
+
+
+@BIASES
+def test_class_sums(automaton: AutomatonTables, cap: float | None, bias: Tensor | None) -> None:
+    ours = class_sums(logits(), automaton, cap, HEAT, bias)
     with kernels.force("eager"):
-        theirs = class_sums(logits(), automaton, cap, HEAT)
+        theirs = class_sums(logits(), automaton, cap, HEAT, bias)
     for name in ("most", "total"):
         torch.testing.assert_close(getattr(ours, name), getattr(theirs, name), rtol=1e-4, atol=1e-3)
     assert torch.equal(ours.token, theirs.token)
     spoiled = logits()
     spoiled[1, 5] = torch.nan
-    assert class_sums(spoiled, automaton, cap, HEAT).total.isnan().any(1).tolist() == [row == 1 for row in range(6)]
+    assert class_sums(spoiled, automaton, cap, HEAT, bias).total.isnan().any(1).tolist() == [
+        row == 1 for row in range(6)
+    ]
 
 
 def test_the_best_token_of_a_set(automaton: AutomatonTables) -> None:
@@ -76,21 +88,21 @@ def test_the_best_token_of_a_set(automaton: AutomatonTables) -> None:
     assert torch.equal(best_tokens(*given), theirs)
 
 
-@pytest.mark.parametrize("cap", [CAP, None])
+@BIASES
 @pytest.mark.parametrize("held", [None, ints(-1, 4, -1, -1, 299, -1)])
 def test_logits_by_class_and_what_the_sampler_makes_of_them(
-    automaton: AutomatonTables, cap: float | None, held: Tensor | None
+    automaton: AutomatonTables, cap: float | None, held: Tensor | None, bias: Tensor | None
 ) -> None:
     added = 5 * normal(6, len(automaton.classes.first) - 1)
     added[:, 1] = NEVER
     ours, theirs = logits(), logits()
-    tiles = add_by_class(ours, added, automaton.class_of, held, cap, HEAT)
+    tiles = add_by_class(ours, added, automaton.class_of, held, cap, HEAT, bias)
     segments = Segments(kind=ints(DENOISE, DENOISE), start=ints(0, 0), length=ints(3, 2), rows=3)
     counters = Counters(seed=torch.tensor([3, 9]), canvas=ints(0, 1), step=ints(2, 0))
     given = None, torch.ones(2), counters, segments
     seen = sample(ours, tiles, *given)
     with kernels.force("eager"):
-        assert add_by_class(theirs, added, automaton.class_of, held, cap, HEAT) is None
+        assert add_by_class(theirs, added, automaton.class_of, held, cap, HEAT, bias) is None
         expected = sample(theirs, None, *given)
     torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-3)
     rows = torch.arange(6) < 5  # the last one is padding
@@ -112,20 +124,23 @@ def test_marginals_of_a_real_automaton() -> None:
     torch.testing.assert_close(ours.probabilities, plain.probabilities, atol=1e-5, rtol=0)
 
 
-def test_a_step_of_two_canvases() -> None:
+@pytest.mark.parametrize("biases", [((), ()), (((97, -100.0),), ((100, 5.0),))])
+def test_a_step_of_two_canvases(biases: tuple[Bias, Bias]) -> None:
+    """The second has no constraint if it has a bias, but a first token that it cannot have."""
     source = random_source(CONFIG, torch.device("cpu"), torch.float32)
     packed = pack(CONFIG, source, device=torch.device("cpu"), dtype=torch.float32)
     spelled = [bytes([number]) if 1 < number < 128 else b"" for number in range(256)]
     whole = constraint("[^b]{3,40}b", spelled)
-    limits = [whole.begin().canvas(16, left) for left in (30, 9)]
+    limits = [whole.begin().canvas(16, 30), None if biases[1] else whole.begin().canvas(16, 9)]
     given = {"start": 20, "length": 16, "canvas_index": 0, "temperature": 0.7, "last": False, "eos_ids": (0,),
-             **rule_fields(GenerationSettings(entropy_bound=2.0, stop_at_eos=True))}  # fmt: skip
+             "not_first": (9,), **rule_fields(GenerationSettings(entropy_bound=2.0, stop_at_eos=True))}  # fmt: skip
     fast, plain = (GraphRunner(PackedTransformer(packed), LIMITS) for _ in range(2))
     for runner in (fast, plain):
         runner.assign(0, (3, 1), (0, 2))
         runner.assign(1, (2,), (3,))
         runner.run([Encode(slot=slot, start=0, token_ids=tuple(range(20, 40))) for slot in range(2)])
-    work = [Denoise(slot=s, seed=s, step=0, constraint=limits[s], **given) for s in range(2)]  # type: ignore[arg-type]
+    own = [given | {"constraint": limits[s], "logit_bias": biases[s]} for s in range(2)]
+    work = [Denoise(slot=s, seed=s, step=0, **own[s]) for s in range(2)]
     found = fast.run(work)
     with kernels.force("eager"):
         expected = plain.run(work)

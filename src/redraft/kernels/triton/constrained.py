@@ -108,17 +108,20 @@ class ClassSums:
         return 0 * self.total.sum(1)
 
 
-def class_sums(logits: Tensor, automaton: AutomatonTables, cap: float | None, temperatures: Tensor) -> ClassSums:
+def class_sums(
+    logits: Tensor, automaton: AutomatonTables, cap: float | None, temperatures: Tensor, bias: Tensor | None = None
+) -> ClassSums:
     """The sums of raw logits [R,W] of S segments with `temperatures` [S]; `cap` as in `softcap.tempered`.
 
-    A sum with a logit that is NaN is NaN.
+    `bias` fp32 [S,W] is added to the capped logits of a segment. A sum with a logit that is NaN is NaN.
     """
     if not use_triton(logits):
-        return _class_sums(tempered(logits, cap, temperatures), automaton.classes)
+        return _class_sums(_biased(logits, cap, temperatures, bias), automaton.classes)
+    assert bias is None or bias.stride(0) == logits.stride(0)
     rows, count, classes = len(logits), len(automaton.pieces.first) - 1, len(automaton.owners) - 1
     pieces = _new_sums(logits, count)
     _class_sums_kernel[(count, cdiv(rows, 2))](
-        logits, logits.stride(0), automaton.pieces.items, automaton.pieces.first, temperatures, cap, pieces.most,
+        logits, logits.stride(0), automaton.pieces.items, automaton.pieces.first, temperatures, cap, bias, pieces.most,
         pieces.token, pieces.total, rows, count, rows // len(temperatures), AT_ONCE=2, BLOCK=automaton.pieces.block,
         num_warps=1,
     )  # fmt: skip
@@ -135,6 +138,14 @@ def class_sums(logits: Tensor, automaton: AutomatonTables, cap: float | None, te
 def _new_sums(logits: Tensor, count: int) -> ClassSums:
     most, total = torch.empty(2, len(logits), count, dtype=torch.float32, device=logits.device)
     return ClassSums(most=most, token=torch.empty_like(most, dtype=torch.int32), total=total)
+
+
+def _biased(logits: Tensor, cap: float | None, temperatures: Tensor, bias: Tensor | None) -> Tensor:
+    """Tempered logits [R,W] with the `bias` [S,W] of their segments."""
+    x = tempered(logits, cap, temperatures)
+    if bias is None:
+        return x
+    return (x.unflatten(0, (len(bias), -1)) + (bias / temperatures[:, None])[:, None]).flatten(0, 1)
 
 
 def _class_sums(x: Tensor, classes: Lists) -> ClassSums:
@@ -190,23 +201,24 @@ def best_tokens(labels: Tensor, sums: ClassSums, sets: Lists) -> Tensor:
 
 
 def add_by_class(
-    logits: Tensor, added: Tensor, class_of: Tensor, held: Tensor | None, cap: float | None, temperatures: Tensor
-) -> Tiles | None:
+    logits: Tensor, added: Tensor, class_of: Tensor, held: Tensor | None, cap: float | None, temperatures: Tensor,
+    bias: Tensor | None = None,
+) -> Tiles | None:  # fmt: skip
     """Temper raw logits [R,W] and add `added` [R,C] by each token's class, in place, within the range of their dtype.
 
-    Tokens of class C become `NEVER`, and where `held` int32 [R] is not -1, so do all tokens except that one. Returns
-    the statistics of tiles for `head.sample`; None from the twin.
+    `bias` as in `class_sums`. Tokens of class C become `NEVER`, and where `held` int32 [R] is not -1, so do all tokens
+    except that one. Returns the statistics of tiles for `head.sample`; None from the twin.
     """
     rows, width = logits.shape
     if use_triton(logits):
         parts = [torch.empty(rows, cdiv(width, TILE), dtype=torch.float32, device=logits.device) for _ in range(3)]
         _add_kernel[(cdiv(width, 8 * TILE), rows)](
-            logits, width, added, added.shape[1], class_of, held, cap, temperatures, *parts, parts[0].shape[1], NEVER,
-            rows // len(temperatures), TILE=TILE, TILES=8,
+            logits, width, added, added.shape[1], class_of, held, cap, temperatures, bias, *parts, parts[0].shape[1],
+            NEVER, rows // len(temperatures), TILE=TILE, TILES=8,
         )  # fmt: skip
         return Tiles(peaks=parts[0], masses=parts[1], moments=parts[2], size=TILE)
     padded = torch.cat((added, added.new_full((len(added), 1), -torch.inf)), 1)
-    found = (tempered(logits, cap, temperatures) + padded.index_select(1, class_of.long())).clamp_(min=NEVER)
+    found = (_biased(logits, cap, temperatures, bias) + padded.index_select(1, class_of.long())).clamp_(min=NEVER)
     if held is not None:
         certain = torch.full_like(found, NEVER).scatter_(1, held.long().clamp(min=0)[:, None], 0.0)
         found = torch.where((held < 0)[:, None], found, certain)
@@ -216,8 +228,8 @@ def add_by_class(
 
 @jit(varying=("width", "total", "rows", "groups", "span"))
 def _class_sums_kernel(
-    logits, width, items, first, temperatures, cap, most, tokens, total, rows, groups, span, AT_ONCE: tl.constexpr,
-    BLOCK: tl.constexpr,
+    logits, width, items, first, temperatures, cap, bias, most, tokens, total, rows, groups, span,
+    AT_ONCE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """One piece of a class in some rows, which share the list of its tokens."""
     group = tl.program_id(0)
@@ -231,7 +243,11 @@ def _class_sums_kernel(
         inside = (item < high)[None] & (row < rows)[:, None]
         token = tl.load(items + item, item < high, other=0)
         raw = tl.load(logits + row.to(tl.int64)[:, None] * width + token[None], inside, other=0.0).to(tl.float32)
-        x = tl.where(inside, capped(raw, cap, temperature[:, None]) * LN2, LOWEST)
+        x = capped(raw, cap, temperature[:, None]) * LN2
+        if bias is not None:
+            added = bias + (row // span).to(tl.int64)[:, None] * width + token[None]
+            x += tl.load(added, inside, other=0.0) / temperature[:, None]
+        x = tl.where(inside, x, LOWEST)
         before = peak
         peak, weight = join(peak, weight, x, inside)
         here = tl.min(tl.where(x == peak[:, None], token[None], 0x7FFFFFFF), 1)
@@ -289,7 +305,7 @@ def _tokens_kernel(labels, most, best, kinds, set_items, set_first, tokens, BLOC
 
 @jit(varying=("kinds", "count", "span"))
 def _add_kernel(
-    logits, width, added, kinds, class_of, helds, cap, temperatures, peaks, masses, moments, count, never, span,
+    logits, width, added, kinds, class_of, helds, cap, temperatures, bias, peaks, masses, moments, count, never, span,
     TILE: tl.constexpr, TILES: tl.constexpr,
 ):  # fmt: skip
     """Some tiles of one row; their statistics are those of `head.Tiles`, for the numbers as stored."""
@@ -301,7 +317,10 @@ def _add_kernel(
     gain = tl.load(added + row * kinds + kind, inside & (kind < kinds), other=0.0)
     here = logits + row * width + token
     raw = tl.load(here, inside, other=0.0).to(tl.float32)
-    x = capped(raw, cap, tl.load(temperatures + row // span)) * LN2 + gain
+    temperature = tl.load(temperatures + row // span)
+    x = capped(raw, cap, temperature) * LN2 + gain
+    if bias is not None:
+        x += tl.load(bias + row // span * width + token, inside, other=0.0) / temperature
     x = tl.where(kind < kinds, tl.where(x < never, never, x), never)  # NaN stays NaN
     if helds is not None:
         held = tl.load(helds + row)

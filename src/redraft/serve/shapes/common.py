@@ -11,6 +11,7 @@ from pydantic_core import PydanticCustomError
 
 from redraft.checks import MAX_NUMBER
 from redraft.errors import ConstraintError
+from redraft.settings import HIGHEST_BIAS, MOST_BIASED
 
 T = TypeVar("T")
 
@@ -147,7 +148,6 @@ class TokenSampling(Shape):
     frequency_penalty: Annotated[float | None, only(0)] = None
     presence_penalty: Annotated[float | None, only(0)] = None
     repetition_penalty: Annotated[float | None, only(1)] = None
-    logit_bias: Annotated[dict[str, Any] | None, only({})] = None
     best_of: Annotated[int | None, only(1)] = None
     use_beam_search: Annotated[bool | None, only(False)] = None
     ignore_eos: Annotated[bool | None, only(False)] = None
@@ -181,13 +181,25 @@ class Sampling(Shape):
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
+Position = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,8})$")]
+"""A whole number as a JSON key, in its only spelling, so that two keys never mean the same position or token."""
+
+Biasing = Annotated[float, Field(ge=-HIGHEST_BIAS, le=HIGHEST_BIAS)]
+
+
+def _by_number(given: dict[str, Any]) -> dict[int, Any]:
+    """The same object with its keys as numbers."""
+    return {int(key): value for key, value in given.items()}
+
+
 class Settings(Sampling):
-    """Redraft's own settings, as extra fields of every request that writes an answer."""
+    """Redraft's own settings, as extra fields of every request that writes an answer; `logit_bias` is OpenAI's."""
 
     stop_at_eos: bool | None = None
     forbid_empty: bool | None = None
     fit_canvas: bool | None = None
     latency_budget_ms: Annotated[float, Field(gt=0)] | None = None
+    logit_bias: Annotated[dict[Position, Biasing], max_members(MOST_BIASED), AfterValidator(_by_number)] | None = None
     timeout: Annotated[float, Field(gt=0, description="Seconds after which the answer is cut off.")] | None = None
 
 
@@ -218,8 +230,6 @@ class Caller(Shape):
         return self.user or self.safety_identifier
 
 
-Position = Annotated[str, Field(pattern="^(0|[1-9][0-9]{0,8})$")]
-"""A whole number as a JSON key, in its only spelling, so that two keys never mean the same position."""
 Pins = Annotated[dict[Position, str], max_members(10_000)]
 
 
@@ -281,5 +291,5 @@ class Constraints(Shape):
         other = given.pop("structured_outputs")
         given |= other.constraint() if other else {}
         for name in ("pins", "text_pins"):
-            given[name] = {int(place): text for place, text in given[name].items()} if given[name] else None
+            given[name] = _by_number(given[name]) if given[name] else None
         return {name: value for name, value in given.items() if value is not None}
