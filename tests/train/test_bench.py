@@ -122,6 +122,18 @@ def test_a_recipe_that_compiles_without_capture_can_be_profiled_without_compilin
     assert "parts_ms" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("settings", ["shard = true", "curve_every = 5"])
+def test_a_recipe_that_shards_or_measures_curves_can_be_profiled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: str
+) -> None:
+    """Sharding needs a group of processes, if of one, and curves need a tokenizer."""
+    recipe = tmp_path / "more.toml"
+    text = NANO.read_text().replace("[data]\n", '[data]\ntokenizer = "tiny"\n')
+    recipe.write_text(text.replace("[run]\n", f"[run]\n{settings}\n"))
+    profile.main([str(recipe), "--rows", "1", "--steps", "1"])
+    assert "parts_ms" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("arguments", "message"), [
     (["no such recipe"], "There is no recipe at 'no such recipe'."),
     ([str(NANO), "--rows", "0"], "data.rows is 0; it must be at least 1."),

@@ -71,6 +71,7 @@ def profile(recipe: Recipe, steps: int, *, from_data: bool) -> dict[str, object]
         total = steps + 2 * _RECENT
         loader = stack.enter_context(Loader(trainer.packer, range(total), recipe.data.workers)) if from_data else None
         batches = iter(loader) if loader else _random_batches(recipe)
+        stack.enter_context(trainer.world.joined(trainer.device, always=recipe.run.shard))
         trainer.build()
         started = time.perf_counter()
         for batch in islice(batches, _RECENT):
@@ -120,7 +121,7 @@ def _without_sources(recipe: Recipe) -> Recipe:
     """The recipe with a source that needs no files; its batches are not used."""
     rollout = max(source.rollout for source in recipe.data.sources)
     toy = SourceSettings(name="random", kind="reverse", share=1.0, rollout=rollout)
-    return dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, sources=(toy,), tokenizer=""))
+    return dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, sources=(toy,)))
 
 
 def _random_batches(recipe: Recipe) -> Iterator[Batch]:
