@@ -247,6 +247,16 @@ def test_a_finished_folder_is_not_overwritten(recipe: Recipe) -> None:
         run(other, resume=True)
 
 
+@pytest.mark.parametrize("recorded", [{}, {"spare_holes": True}])
+def test_what_a_model_was_taught_does_not_make_another_run(recipe: Recipe, recorded: dict[str, bool]) -> None:
+    """`spare_holes` is no part of the shape; checkpoints from before 22 November 2026 do not record it at all."""
+    folder = train(changed(recipe, max_seconds=1e-3), device="cpu", quiet=True).folder
+    older = load_checkpoint(folder)
+    older["model"].pop("spare_holes", None)
+    save_checkpoint(folder, {**older, "model": older["model"] | recorded})
+    assert len(run(recipe, resume=True)) > 0
+
+
 @pytest.mark.parametrize("name", ["step", "weights"])
 def test_a_checkpoint_that_lacks_something_is_named(recipe: Recipe, name: str) -> None:
     folder = train(changed(recipe, max_seconds=1e-3), device="cpu", quiet=True).folder

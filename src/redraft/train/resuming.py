@@ -27,8 +27,9 @@ _RESUMED = ("data", "objective", "optimizer")
 """The tables of a recipe that may differ when a run is resumed."""
 _NEWER = ("lora_alpha", "lora_base_sampled")
 """What older checkpoints do not record."""
-_OUTDATED = ("lora_base",)
-"""What only older checkpoints record, of a base's first rows, and what is no longer compared."""
+_OUTDATED = ("lora_base", "spare_holes")
+"""What only older checkpoints record, and what is no longer compared: a base's first rows, and what a model was taught.
+"""
 _SHOWN = {"lora_rank": "lora.rank", "lora_alpha": "lora.alpha", "lora_targets": "lora.targets",
           "lora_quantization": "lora.quantization", "lora_base_sampled": "model under its adapter"}  # fmt: skip
 """What the parts of an adapter's identity are called in messages."""
@@ -132,8 +133,8 @@ def _shape(recipe: Recipe) -> dict[str, Any]:
 
     An adapter's base is identified by its weights, wherever they are stored: the checkpoint contains only the factors.
     """
-    shape = dataclasses.asdict(recipe.model)
-    del shape["extra"]
+    model = recipe.model
+    shape: dict[str, Any] = {f.name: getattr(model, f.name) for f in dataclasses.fields(model) if f.compare}
     if recipe.lora is not None:
         shape |= {"lora_rank": recipe.lora.rank, "lora_alpha": recipe.lora.alpha, "lora_targets": recipe.lora.targets}
         shape["lora_base_sampled"] = fingerprint(resolve_folder(recipe.run.init))
