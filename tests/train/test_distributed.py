@@ -14,6 +14,7 @@ from runs import changed
 from redraft.errors import SettingError, TrainingError
 from redraft.model.weights import load_model
 from redraft.train import read_recipe
+from redraft.train.batch import Batch
 from redraft.train.checkpoint import load_checkpoint, save_checkpoint
 from redraft.train.distributed import World
 from redraft.train.limits import RunLimits
@@ -193,6 +194,15 @@ def test_steps_are_fitted_to_the_time(
     def clock() -> float:
         return 0.1 * trainer.step + compiling * (trainer.step > 0)
 
+    used: list[float] = []
+    train_step = trainer.train_step
+
+    def watched(*batches: Batch) -> torch.Tensor:
+        loss = train_step(*batches)
+        used.append(trainer.masters.optimizer.param_groups[0]["lr"])
+        return loss
+
+    monkeypatch.setattr(trainer, "train_step", watched)
     monkeypatch.setattr("redraft.train.limits.time.perf_counter", clock)
     trainer.limits = RunLimits(trainer.run_settings, trainer.world)
     result = trainer.run()
@@ -200,6 +210,7 @@ def test_steps_are_fitted_to_the_time(
     assert steps - 2 <= result.step <= steps + 1
     rates = column(tmp_path / "fit", "learning_rate")
     assert rates[-1] == pytest.approx(3e-4, rel=0.1)
+    assert rates == [used[int(step) - 1] for step in column(tmp_path / "fit", "step")]
     again = train(read_recipe(recipe), device="cpu", quiet=True, resume=True)
     assert (again.step, again.losses) == (result.step, [])
 

@@ -275,6 +275,7 @@ class Trainer:
         settings = self.run_settings
         self.losses.settle()
         steps, seconds = self.step - self.pace.step, self.pace.lap(self.step)
+        rate = learning_rate(self.masters.settings, self.step - 1)  # as it was, before the steps are fitted anew
         if self.pace.is_steady:
             self._set_total_steps(self.limits.fitted_steps(self.step, self.total_steps, self.pace.expected))
         heldout: dict[str, float] = {}
@@ -283,7 +284,6 @@ class Trainer:
                 heldout = self.evaluate()
         with self.pace.aside("report", settings.log_every):
             losses, speed = self.meters.report(self.world), self._tokens_per_step / seconds
-            rate = learning_rate(self.masters.settings, self.step - 1)
             with self._writing_log():
                 self.log.add(
                     self.step, steps=steps, tokens_per_second=speed, learning_rate=rate, losses=losses, heldout=heldout
