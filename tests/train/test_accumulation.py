@@ -11,9 +11,10 @@ from redraft.diffusion.corruption import Corruption, corrupt, generator_for
 from redraft.model import Transformer
 from redraft.train.batch import Batch, in_one_step
 from redraft.train.distributed import World
+from redraft.train.objective import BatchLosses
 from redraft.train.recipe import ObjectiveSettings, Recipe
 from redraft.train.trainer import Trainer
-from redraft.train.two_stream import BatchLosses, TwoStream
+from redraft.train.two_stream import TwoStream
 
 ROWS = 4
 

@@ -8,7 +8,7 @@ from redraft.diffusion.corruption import Corruption
 from redraft.train.batch import Batch
 from redraft.train.distributed import World
 from redraft.train.meters import Meters
-from redraft.train.two_stream import BatchLosses
+from redraft.train.objective import BatchLosses
 
 
 def test_means_are_those_of_the_tokens_of_each_group(batch: Batch) -> None:

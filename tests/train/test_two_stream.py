@@ -14,9 +14,10 @@ from redraft.model.initialise import initialise
 from redraft.train.batch import Batch
 from redraft.train.experts import balance_loss
 from redraft.train.masks import NO_CANVAS, Visibility, block_counts, block_mask
+from redraft.train.objective import BatchLosses
 from redraft.train.packing import Packer
 from redraft.train.recipe import ObjectiveSettings, Recipe, SourceSettings
-from redraft.train.two_stream import BatchLosses, TwoStream, noise_of
+from redraft.train.two_stream import TwoStream
 
 
 def noisy(batch: Batch, vocab_size: int) -> Corruption:
@@ -197,11 +198,11 @@ def test_a_fractional_share_of_rows_is_rounded_both_ways(model: Transformer, bat
 
 
 def test_noise_levels_do_not_depend_on_whether_a_row_is_conditioned(model: Transformer, batch: Batch) -> None:
-    one, vocab_size = Batch(**{name: tensor[:1] for name, tensor in batch.tensors().items()}), model.config.vocab_size
+    one = Batch(**{name: tensor[:1] for name, tensor in batch.tensors().items()})
     stream = TwoStream(model, ObjectiveSettings(), compiled=False)
     levels: list[list[float]] = [[], []]
     for step in range(200):
-        noise = noise_of(one, stream.objective, vocab_size, generator_for("cpu", 0, step))
+        noise = stream.objective.noisy(one, generator_for("cpu", 0, step))
         levels[stream.conditioned_rows(1, 0, step)].append(float(noise.level[0, 0]))
     assert all(min(found) < 0.1 and max(found) > 0.9 for found in levels)
 

@@ -6,8 +6,9 @@ training code.
 recipe                                    a run's settings, read from TOML
 sources, shards, jsonl, forms, sudoku     documents
 packing, canvases, holes, batch, loader   batches of clean rows and canvases, packed ahead
-two_stream, masks, parted_attention,
-losses, experts, compiling                the objective
+objective, losses                         what is learned: noise, weights of positions, the loss of each
+two_stream, layer_pass, masks,
+parted_attention, experts, compiling      the forward pass over both streams, which gives what the loss is of
 initial, lora, frozen, quantized          the model that a run begins with, and which part of it is trained
 optimizer, sharding, distributed          fp32 weights and their updates, in one process or several
 trainer, limits, history                  the loop, what ends it, and its record of past steps

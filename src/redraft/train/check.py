@@ -13,10 +13,10 @@ import torch
 from redraft.diffusion.corruption import generator_for
 from redraft.text.tokenizer import Tokenizer
 from redraft.train.batch import Batch
+from redraft.train.objective import Objective
 from redraft.train.packing import Packer
 from redraft.train.recipe import Recipe
 from redraft.train.sources import Extent
-from redraft.train.two_stream import noise_of
 
 BATCHES = 4
 """Batches from which the figures are computed."""
@@ -94,7 +94,7 @@ def _epoch_steps(recipe: Recipe, number: int, extent: Extent, canvases: int | No
 def samples(recipe: Recipe, packer: Packer, tokenizer: Tokenizer | None, count: int) -> Iterator[Sample]:
     """Canvases of the first batch, alternating between sources; without a tokenizer, numbers stand for tokens."""
     batch = Batch.from_arrays(packer.batch(0)).to(torch.device("cpu"))
-    noise = noise_of(batch, recipe.objective, recipe.model.vocab_size, generator_for("cpu", recipe.run.seed, 0))
+    noise = Objective(recipe.objective, recipe.model).noisy(batch, generator_for("cpu", recipe.run.seed, 0))
     taken: Counter[int] = Counter()
     rows = [(row, canvas) for canvas in range(recipe.data.canvases) for row in range(recipe.data.rows)]
     for row, canvas in rows:

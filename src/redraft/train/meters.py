@@ -12,8 +12,8 @@ from torch import Tensor
 
 from redraft.train.batch import Batch
 from redraft.train.distributed import World
+from redraft.train.objective import BatchLosses
 from redraft.train.recipe.data import BUCKETS, GROUPS
-from redraft.train.two_stream import BatchLosses
 
 _MEANS = ("loss", "decoder", "encoder", "balance")
 NORM = "norm"

@@ -17,8 +17,9 @@ from torch import Tensor, nn
 from redraft.diffusion.corruption import seed_for
 from redraft.kernels.streams import keeping_pools
 from redraft.train.batch import Batch
+from redraft.train.objective import BatchLosses
 from redraft.train.recipe import Recipe
-from redraft.train.two_stream import BatchLosses, TwoStream
+from redraft.train.two_stream import TwoStream
 
 WARM_UP = 3
 """Passes before a capture, for compiling and for what libraries set up on their first call."""
