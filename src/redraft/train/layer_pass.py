@@ -5,7 +5,7 @@ Shapes: B rows, T tokens of a stream, D width, N query heads in G groups, H head
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import cast
 
 from torch import Tensor, nn
 
@@ -14,8 +14,6 @@ from redraft.model.transformer import Layer
 from redraft.train.compiling import compiled_if
 from redraft.train.experts import balance_loss, choose, routed_experts
 from redraft.train.masks import Mask, masked_attention
-
-Phase = Literal["encode", "denoise"]
 
 
 def project(layer: Layer, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -54,15 +52,13 @@ class LayerPass(nn.Module):
         self.project, self.finish = compiled_if(project, compiled), compiled_if(finish, compiled)
 
     def forward(
-        self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Mask, phase: Phase, past: tuple[Tensor, Tensor] | None,
-        used: Tensor,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-        """x [B,T,D] after `past` keys and values: the next x, its own keys and values [B,G,T,H], and balance loss.
-
-        `used` as in `finish`.
+        self, x: Tensor, rope: tuple[Tensor, Tensor], mask: Mask, past: tuple[Tensor, Tensor] | None, used: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """x [B,T,D], clean tokens, or canvases if they come after `past` keys and values: the next x, its own keys and
+        values [B,G,T,H], and balance loss. `used` as in `finish`.
         """
         q, k, v = self.project(self.layer, x, *rope)
         attended = masked_attention(q, k, v, past, mask, compiled=self.compiled)
-        scalar = self.layer.encode_scalar if phase == "encode" else self.layer.denoise_scalar
+        scalar = self.layer.encode_scalar if past is None else self.layer.denoise_scalar
         x, balance = self.finish(self.layer, x, attended, scalar, used)
         return x, k, v, balance

@@ -11,7 +11,8 @@ Shapes: B rows, T clean tokens, N canvases, C canvas tokens, D width, V vocabula
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import cast
 
 import torch
@@ -26,14 +27,36 @@ from redraft.model.self_conditioning import SelfConditioning
 from redraft.model.transformer import Layer, RopeTables
 from redraft.train.batch import Batch
 from redraft.train.compiling import compiled_if
-from redraft.train.layer_pass import LayerPass, Phase
+from redraft.train.layer_pass import LayerPass
 from redraft.train.losses import soft_embeddings
-from redraft.train.masks import Mask, MaskBuilder, denoise_visibility, encode_visibility
+from redraft.train.masks import Mask, MaskBuilder, Visibility, denoise_visibility, encode_visibility
 from redraft.train.objective import BatchLosses, Objective
 from redraft.train.recipe import ObjectiveSettings
 
 KeysValues = list[tuple[Tensor, Tensor]]
-RowMasks = dict[str, Callable[[int], Mask]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stream:
+    """What the layers need to know of the tokens of a stream, clean rows or canvases, besides their hidden states."""
+
+    rope: RopeTables
+    masks: Mapping[str, Callable[[int], Mask]]
+    """By kind of layer the mask of the first rows, from their number."""
+    used: Tensor
+    """Which tokens do not only fill up the stream, bool [B,T] or [B,N*C]."""
+    past: KeysValues | None
+    """Every layer's keys and values of the clean rows, which canvases come after; None for the clean rows."""
+
+    def first(self, rows: int) -> Stream:
+        """The first rows of the canvases, without gradients for their past."""
+        assert self.past is not None
+        return Stream(
+            rope={kind: (cos[:rows], sin[:rows]) for kind, (cos, sin) in self.rope.items()},
+            masks=self.masks,
+            used=self.used[:rows],
+            past=[(k.detach()[:rows], v.detach()[:rows]) for k, v in self.past],
+        )
 
 
 def condition(module: SelfConditioning, embedded: Tensor, soft: Tensor | None) -> Tensor:
@@ -100,15 +123,15 @@ class TwoStream(nn.Module):
 
     def losses(self, batch: Batch, noise: Corruption, generator: torch.Generator, conditioned: int) -> BatchLosses:
         """The losses of `batch` for given noisy canvases, with a first pass of `conditioned` rows."""
-        encoded, kv, balance_encode = self.encode(batch)
+        encoded, past, balance_encode = self._run(self._embed(batch.tokens), self._clean(batch))
         self.mark("encode")
-        masks, rope = self._masks(batch, "denoise"), self._rope(_canvas_positions(batch))
-        soft, noise = self.first_pass(batch, noise, kv, masks, rope, generator, conditioned)
+        canvases = self._canvases(batch, past)
+        soft, noise = self.first_pass(batch, noise, canvases, generator, conditioned)
         self.mark("first pass")
         x = self._canvas_input(noise.tokens, soft)
         if soft is None and self.touches_all:
             x = x + 0.0 * sum(weight.sum() for weight in self.model.self_conditioning.parameters())
-        denoised, _, balance_denoise = self._run(x, rope, masks, "denoise", kv, _canvas_used(batch))
+        denoised, _, balance_denoise = self._run(x, canvases)
         self.mark("second pass")
         outcome = self.objective.losses(
             batch, noise, encoded, denoised, (balance_encode + balance_denoise) / 2, self.model.embedding.weight,
@@ -117,23 +140,17 @@ class TwoStream(nn.Module):
         self.mark("losses")
         return outcome
 
-    def encode(self, batch: Batch) -> tuple[Tensor, KeysValues, Tensor]:
-        """Hidden states [B,T,D] of the clean rows, every layer's keys and values, and the balance loss."""
-        x = self._embed(batch.tokens)
-        masks, used = self._masks(batch, "encode"), batch.document >= 0
-        return self._run(x, self._rope(batch.position), masks, "encode", None, used)
-
     def first_pass(
-        self, batch: Batch, noise: Corruption, kv: KeysValues, masks: RowMasks, rope: RopeTables,
-        generator: torch.Generator, rows: int,
-    ) -> tuple[Tensor | None, Corruption]:  # fmt: skip
+        self, batch: Batch, noise: Corruption, canvases: Stream, generator: torch.Generator, rows: int
+    ) -> tuple[Tensor | None, Corruption]:
         """Soft embeddings [b,N*C,D] for the first b = `rows` rows, and the canvases that the second pass begins with.
 
         Given text (outside the noise region) is used for conditioning as a certainty, like pinned text in sampling.
         """
         if rows == 0:
             return None, noise
-        hidden = self._unconditioned(batch, noise, kv, masks, rope, rows)
+        with torch.no_grad():
+            hidden, _, _ = self._run(self._canvas_input(noise.tokens[:rows], None), canvases.first(rows))
         low = self.objective.settings.temperature_low
         temperature = low + (1.0 - low) * torch.rand(rows, generator=generator, device=hidden.device)
         temperature = temperature.repeat_interleave(hidden.shape[1])
@@ -147,27 +164,15 @@ class TwoStream(nn.Module):
         soft = soft.view_as(hidden) * self.scale
         return torch.where(region, soft, self._embed(batch.canvas_target[:rows].flatten(1))), noise
 
-    @torch.no_grad()
-    def _unconditioned(
-        self, batch: Batch, noise: Corruption, kv: KeysValues, masks: RowMasks, rope: RopeTables, rows: int
-    ) -> Tensor:
-        """Hidden states [b,N*C,D] of the first b = `rows` rows' canvases."""
-        past = [(k.detach()[:rows], v.detach()[:rows]) for k, v in kv]
-        cut = {kind: (cos[:rows], sin[:rows]) for kind, (cos, sin) in rope.items()}
-        x = self._canvas_input(noise.tokens[:rows], None)
-        hidden, _, _ = self._run(x, cut, masks, "denoise", past, _canvas_used(batch)[:rows])
-        return hidden
-
-    def _run(
-        self, x: Tensor, rope: RopeTables, masks: RowMasks, phase: Phase, past: KeysValues | None, used: Tensor
-    ) -> tuple[Tensor, KeysValues, Tensor]:
-        """All layers over x [B,T,D], whose keys come after those of `past`; `used` [B,T] excludes filling."""
+    def _run(self, x: Tensor, stream: Stream) -> tuple[Tensor, KeysValues, Tensor]:
+        """All layers over x [B,T,D]: hidden states, every layer's keys and values, and the balance loss."""
         kv: KeysValues = []
         balance = torch.zeros((), device=x.device)
-        here = {kind: mask(len(x)) for kind, mask in masks.items()}
+        here = {kind: mask(len(x)) for kind, mask in stream.masks.items()}
         for number, layer in enumerate(self.model.layers):
             assert isinstance(layer, Layer)
-            inputs = (x, rope[layer.kind], here[layer.kind], phase, None if past is None else past[number], used)
+            past = None if stream.past is None else stream.past[number]
+            inputs = (x, stream.rope[layer.kind], here[layer.kind], past, stream.used)
             if self.recompute and torch.is_grad_enabled():
                 x, k, v, part = checkpoint(
                     self.passes[number], *inputs, use_reentrant=False, preserve_rng_state=self.has_dropout
@@ -181,31 +186,37 @@ class TwoStream(nn.Module):
     def _embed(self, token_ids: Tensor) -> Tensor:
         return self.model.embedding(token_ids) * self.scale
 
-    def _canvas_input(self, canvases: Tensor, soft: Tensor | None) -> Tensor:
-        """Noisy canvases [B,N,C] as one stream [B,N*C,D]; rows beyond those of `soft` are unconditioned."""
-        embedded, module = self._embed(canvases.flatten(1)), self.model.self_conditioning
+    def _canvas_input(self, tokens: Tensor, soft: Tensor | None) -> Tensor:
+        """Noisy canvases `tokens` [B,N,C] as one stream [B,N*C,D]; rows beyond those of `soft` are unconditioned."""
+        embedded, module = self._embed(tokens.flatten(1)), self.model.self_conditioning
         if soft is None:
             return self.condition(module, embedded, None)
         rest = self.condition(module, embedded[len(soft) :], None)
         return torch.cat((self.condition(module, embedded[: len(soft)], soft), rest))
 
-    def _rope(self, positions: Tensor) -> RopeTables:
-        return {kind: rope_table(positions, f, self.dtype) for kind, f in self.frequencies.items()}
+    def _clean(self, batch: Batch) -> Stream:
+        """The clean rows, to be encoded."""
+        return self._stream(batch, batch.position, encode_visibility, batch.document >= 0, None)
 
-    def _masks(self, batch: Batch, phase: Phase) -> RowMasks:
-        windows = {"sliding_attention": self.model.config.sliding_window, "full_attention": None}
-        see = encode_visibility if phase == "encode" else denoise_visibility
+    def _canvases(self, batch: Batch, past: KeysValues) -> Stream:
+        """All canvases of a row one after the other, to be denoised."""
+        length = batch.canvas_target.shape[2]
+        offsets = torch.arange(length, device=batch.canvas_start.device, dtype=torch.int32)
+        positions = (batch.canvas_start[..., None] + offsets).flatten(1)  # [B,N*C]
+        used = (batch.canvas_document >= 0).repeat_interleave(length, 1)
+        return self._stream(batch, positions, denoise_visibility, used, past)
+
+    def _stream(
+        self, batch: Batch, positions: Tensor, see: Callable[[Batch, int | None], Visibility], used: Tensor,
+        past: KeysValues | None,
+    ) -> Stream:  # fmt: skip
+        """Tokens at `positions` of their documents, of which each sees what `see` says."""
         config = self.model.config
+        windows = {"sliding_attention": config.sliding_window, "full_attention": None}
         widths = {"sliding_attention": config.head_dim, "full_attention": config.global_head_dim}
-        return {kind: self.masks.build(see(batch, windows[kind]), widths[kind]) for kind in self.frequencies}
-
-
-def _canvas_positions(batch: Batch) -> Tensor:
-    """Positions of all canvas tokens within their documents, [B,N*C]."""
-    offsets = torch.arange(batch.canvas_target.shape[2], device=batch.canvas_start.device, dtype=torch.int32)
-    return (batch.canvas_start[..., None] + offsets).flatten(1)
-
-
-def _canvas_used(batch: Batch) -> Tensor:
-    """Which canvas tokens belong to non-empty canvases, bool [B,N*C]."""
-    return (batch.canvas_document >= 0).repeat_interleave(batch.canvas_target.shape[2], 1)
+        return Stream(
+            rope={kind: rope_table(positions, f, self.dtype) for kind, f in self.frequencies.items()},
+            masks={kind: self.masks.build(see(batch, windows[kind]), widths[kind]) for kind in self.frequencies},
+            used=used,
+            past=past,
+        )
