@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from redraft.train.canvases import Fillers, Layout, chat_canvases
-from redraft.train.packing import Segments, chat_segments
 from redraft.train.recipe import SourceSettings
+from redraft.train.segments import Segments, chat_segments
 from redraft.train.sources import Pool
 
 EOS, PAD, TOKENS, CANVAS, CANVASES = 1, 0, 64, 16, 3

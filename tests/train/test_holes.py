@@ -8,8 +8,8 @@ from redraft.model.folders import resolve_folder
 from redraft.text.tokenizer import Tokenizer
 from redraft.train.canvases import Fillers, chat_canvases
 from redraft.train.holes import answer_holes, extra_holes, mark_table, pieces, spans
-from redraft.train.packing import chat_segments
 from redraft.train.recipe import DataSettings, SourceSettings
+from redraft.train.segments import chat_segments
 from redraft.train.sources import Pool
 
 MARKS = np.zeros(64, bool)

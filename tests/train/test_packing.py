@@ -17,8 +17,9 @@ from redraft.model.folders import resolve_folder
 from redraft.train.batch import Batch
 from redraft.train.canvases import Fillers, text_canvases
 from redraft.train.loader import Loader
-from redraft.train.packing import Packer, chat_segments, clean_rows, text_segments
+from redraft.train.packing import Packer
 from redraft.train.recipe import DataSettings, Recipe, SourceSettings
+from redraft.train.segments import chat_segments, clean_rows, text_segments
 from redraft.train.shards import Document, read_shard, write_shard
 from redraft.train.sources import ChatShard, Pool, ReverseSource, TextShard
 

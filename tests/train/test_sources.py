@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from redraft.errors import SettingError
-from redraft.train.packing import clean_rows, text_segments
+from redraft.train.segments import clean_rows, text_segments
 from redraft.train.shards import Shard, join
 from redraft.train.sources import ChatShard, TextShard
 

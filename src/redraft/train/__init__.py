@@ -5,7 +5,8 @@ training code.
 
 recipe                                    a run's settings, read from TOML
 sources, shards, jsonl, forms, sudoku     documents
-packing, canvases, holes, batch, loader   batches of clean rows and canvases, packed ahead
+packing, segments, canvases, holes,
+batch, loader                             batches of clean rows and canvases, packed ahead
 objective, losses                         what is learned: noise, weights of positions, the loss of each
 two_stream, layer_pass, masks,
 parted_attention, experts, compiling      the forward pass over both streams, which gives what the loss is of

@@ -21,7 +21,6 @@ from redraft.train.distributed import World
 from redraft.train.flops import active_parameters, share_of_peak, step_flops
 from redraft.train.lora import adapt
 from redraft.train.optimizer import Masters
-from redraft.train.packing import Arrays
 from redraft.train.passes import WARM_UP, Pass, pass_for
 from redraft.train.quantized import quantize_in_place
 from redraft.train.recipe import (
@@ -33,6 +32,7 @@ from redraft.train.recipe import (
     RunSettings,
     SourceSettings,
 )
+from redraft.train.segments import Arrays
 from redraft.train.two_stream import TwoStream
 
 STD = 0.02

@@ -11,17 +11,14 @@ Shapes: R rows, N canvases per row, C tokens per canvas.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from redraft.train.holes import answer_holes, extra_holes
 from redraft.train.recipe import SourceSettings
-
-if TYPE_CHECKING:
-    from redraft.train.packing import Arrays, Segments
-    from redraft.train.sources import Ints, TextShard, Tokens
+from redraft.train.segments import Arrays, Segments
+from redraft.train.sources import Ints, TextShard, Tokens
 
 Bools = NDArray[np.bool_]
 Shape = tuple[int, int, int]

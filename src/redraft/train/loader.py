@@ -19,7 +19,8 @@ from types import TracebackType
 
 from redraft.errors import TrainingError
 from redraft.train.batch import Batch
-from redraft.train.packing import Arrays, Packer
+from redraft.train.packing import Packer
+from redraft.train.segments import Arrays
 
 _AHEAD_PER_WORKER = 3
 _packer: Packer | None = None
