@@ -12,7 +12,7 @@ from redraft import kernels
 from redraft.kernels import eager
 from redraft.kernels.gluon.attention import fits
 from redraft.kernels.gluon.head import tile_for
-from redraft.kernels.packed import PackedFp8, Rows8
+from redraft.kernels.packed import PackedFp8, Rows8, dequantized
 from redraft.kernels.triton import (
     attention,
     copies,
@@ -318,14 +318,28 @@ def test_head_in_fp8() -> None:
     assert torch.equal(seen.argmax[rows].long(), tempered(logits, CAP, heat)[rows].argmax(-1))
 
 
+def test_logits_in_fp8_are_not_too_small() -> None:
+    """The matrix unit cuts off what it adds up; where hidden states and tokens agree, that would be seen."""
+    rows, vocab, width = 256, 1024, 2816
+    table = bf16(vocab, width)
+    hidden, logits = bf16(rows, width) + 0.6 * table[:rows], torch.zeros(rows, vocab, dtype=torch.bfloat16)
+    segments = Segments(kind=ints(DENOISE), start=ints(0), length=ints(rows), rows=rows)
+    embedding = prepare(quantize_fp8(table))
+    head.predict(hidden, embedding, CAP, torch.ones(1), counters(), segments, logits)
+    products = quantize_rows(hidden).dequantize(torch.float32) * dequantized(embedding, torch.float32)[:rows]
+    own, expected = logits.diagonal().double(), products.double().sum(-1)
+    assert (own - expected).norm() <= 2 * (expected.bfloat16() - expected).norm()
+    assert (own / expected).mean() > 0.998
+
+
 @pytest.mark.parametrize("fp8", [False, True])
 def test_head_in_gluon_has_the_same_logits(fp8: bool) -> None:
-    """Of canvases among segments that have no row to look at, in several tiles of rows."""
+    """Of canvases among segments that have no row to look at, in several tiles of rows, and of more than 512 inputs."""
     kinds = [DENOISE, ENCODE, ENCODE, UNUSED, DENOISE, ENCODE, ENCODE, DENOISE]
-    lengths, rows, vocab = [256, 256, 200, 0, 17, 256, 256, 240], 256, 16384
+    lengths, rows, vocab, width = [256, 256, 200, 0, 17, 256, 256, 240], 256, 16384, 1408
     segments = Segments(kind=ints(*kinds), start=ints(*[0] * 8), length=ints(*lengths), rows=rows)
-    table = bf16(vocab, WIDTH, scale=0.1)
-    hidden, embedding = bf16(8 * rows, WIDTH), prepare(quantize_fp8(table)) if fp8 else table
+    table = bf16(vocab, width, scale=0.1)
+    hidden, embedding = bf16(8 * rows, width), prepare(quantize_fp8(table)) if fp8 else table
     if tile_for(hidden, vocab) is None:
         pytest.skip("needs a Hopper GPU")
     numbers = torch.arange(8, dtype=torch.int32)

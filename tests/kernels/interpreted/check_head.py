@@ -6,7 +6,7 @@ from making import ints, normal
 
 from redraft import kernels
 from redraft.kernels.packed import PackedFp8
-from redraft.kernels.triton.head import HeadTile, predict
+from redraft.kernels.triton.head import FP8_TOGETHER, HeadTile, predict
 from redraft.kernels.triton.philox import Counters
 from redraft.kernels.triton.quantize import quantize_rows_eager
 from redraft.kernels.triton.segments import DENOISE, ENCODE, Segments
@@ -25,10 +25,12 @@ COUNTERS = Counters(seed=torch.tensor([2**62 + 12345, 1, 7]), canvas=ints(0, 0, 
 HEAT = torch.tensor([0.8, 1.0, 0.41])
 
 
-def test_predict_in_fp8() -> None:
-    table = prepare(quantize_fp8(0.01 * normal(200, WIDTH, seed=1)))
+@pytest.mark.parametrize("width", [WIDTH, FP8_TOGETHER + 48, 2 * FP8_TOGETHER])
+def test_predict_in_fp8(width: int) -> None:
+    """Inputs that are added up at once, and in parts."""
+    table = prepare(quantize_fp8(0.01 * normal(200, width, seed=1)))
     assert isinstance(table, PackedFp8)
-    hidden = quantize_rows_eager(normal(3 * ROWS, WIDTH)).values.float()  # rounds to itself; the interpreter misrounds
+    hidden = quantize_rows_eager(normal(3 * ROWS, width)).values.float()  # rounds to itself; the interpreter misrounds
     arguments = hidden, table, CAP, HEAT, COUNTERS, SEGMENTS
     logits = [torch.zeros(3 * ROWS, 200) for _ in range(2)]
     ours = predict(*arguments, logits[0], tile=HeadTile(rows=16, tokens=32, depth=16, warps=4, stages=2))

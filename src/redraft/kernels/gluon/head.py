@@ -33,9 +33,6 @@ from redraft.kernels.triton.launch import early
 from redraft.kernels.triton.segments import KIND_DENOISE, KIND_UNUSED, Segments
 from redraft.kernels.triton.softcap import bounded, capped
 
-STAGES = 3
-"""Steps along the width held in shared memory, 128 bytes of each row and token."""
-
 MOST_TILES = 16
 """The most row tiles in a launch: their numbers, four bits each, are packed into one number."""
 
@@ -44,11 +41,12 @@ MOST_TILES = 16
 class Tile:
     """How the product is cut for numbers of one size.
 
-    rows, tokens  of a tile: 128 sums for every thread that multiplies
+    rows, tokens  of a tile: 128 sums for every thread that multiplies; in FP8 64, and as many of some inputs
     warps         that summarize. An instruction over 256 tokens needs more registers at launch than 16 warps can
                   have, so bf16 has two, and twice the time
     launched      registers of every thread at launch; groups then exchange them
     registers     of threads that multiply, summarize and copy
+    stages        steps along the width held in shared memory, 128 bytes of each row and token
     """
 
     rows: int
@@ -56,11 +54,12 @@ class Tile:
     warps: int
     launched: int
     registers: tuple[int, int, int]
+    stages: int
 
 
 TILES = {
-    1: Tile(rows=256, tokens=128, warps=4, launched=128, registers=(184, 104, 40)),
-    2: Tile(rows=128, tokens=256, warps=2, launched=168, registers=(208, 88, 88)),
+    1: Tile(rows=128, tokens=128, warps=4, launched=128, registers=(184, 104, 40), stages=5),
+    2: Tile(rows=128, tokens=256, warps=2, launched=168, registers=(208, 88, 88), stages=3),
 }
 """Tiles by the size of a number in bytes."""
 
@@ -74,20 +73,22 @@ def tile_for(x: Tensor, vocab: int) -> Tile | None:
 
 
 def multiply(
-    x: Tensor, row_scale: Tensor | None, table: Tensor, token_scale: Tensor | None, cap: float, temperatures: Tensor,
-    segments: Segments, logits: Tensor, parts: list[Tensor], tile: Tile,
+    x: Tensor, table: Tensor, scales: tuple[Tensor | None, Tensor | None], cap: float, temperatures: Tensor,
+    segments: Segments, logits: Tensor, parts: list[Tensor], tile: Tile, together: int,
 ) -> None:  # fmt: skip
     """x [R,D] times table [V,D] transposed -> logits [R,V], and parts: every tile's peaks, masses, moments.
 
-    These are [R,V/tokens] each, as `kernels.triton.head.Tiles` describes them.
+    These are [R,V/tokens] each, as `kernels.triton.head.Tiles` describes them. FP8 rows and tokens have `scales`. The
+    matrix unit adds up the products of `together` inputs; their sums are added in fp32.
     """
     (rows, width), depth, half = x.shape, 128 // x.element_size(), tile.rows // 2
     _head_kernel[(processors(x.device),)](
         descriptor(x, [tile.rows, depth]), descriptor(table, [tile.tokens, depth]),
-        descriptor(logits, [half, tile.tokens]), row_scale, token_scale, *parts, temperatures, segments.kind,
+        descriptor(logits, [half, tile.tokens]), *scales, *parts, temperatures, segments.kind,
         segments.length, rows, len(table), cap, SEGMENT_ROWS=segments.rows, HALF_ROWS=half, TOKENS=tile.tokens,
-        DEPTH=depth, STEPS=cdiv(width, depth), STAGES=STAGES, MOST_TILES=MOST_TILES, WARPS=tile.warps,
-        REGISTERS=tile.registers, num_warps=4, maxnreg=tile.launched, **early(x),
+        DEPTH=depth, STEPS=cdiv(width, depth), TOGETHER=cdiv(together, depth), STAGES=tile.stages,
+        MOST_TILES=MOST_TILES, WARPS=tile.warps, REGISTERS=tile.registers, num_warps=4, maxnreg=tile.launched,
+        **early(x),
     )  # fmt: skip
 
 
@@ -95,7 +96,8 @@ def multiply(
 def _head_kernel(
     x, table, logits, row_scale, token_scale, peaks, masses, moments, temperatures, kind, length, rows, vocab, cap,
     SEGMENT_ROWS: gl.constexpr, HALF_ROWS: gl.constexpr, TOKENS: gl.constexpr, DEPTH: gl.constexpr, STEPS: gl.constexpr,
-    STAGES: gl.constexpr, MOST_TILES: gl.constexpr, WARPS: gl.constexpr, REGISTERS: gl.constexpr,
+    TOGETHER: gl.constexpr, STAGES: gl.constexpr, MOST_TILES: gl.constexpr, WARPS: gl.constexpr,
+    REGISTERS: gl.constexpr,
 ):  # fmt: skip
     """Tiles of 2*HALF_ROWS rows x TOKENS; row tiles of the same tokens run side by side to share the cache."""
     await_inputs()
@@ -110,8 +112,8 @@ def _head_kernel(
     scales = (row_scale, token_scale)
     parts = (peaks, masses, moments)
     gl.warp_specialize([
-        (_multiply, (ring, show, tiles, scales, rows, vocab, 0, HALF_ROWS, TOKENS, STEPS, STAGES)),
-        (_multiply, (ring, show, tiles, scales, rows, vocab, 1, HALF_ROWS, TOKENS, STEPS, STAGES)),
+        (_multiply, (ring, show, tiles, scales, rows, vocab, 0, HALF_ROWS, TOKENS, STEPS, TOGETHER, STAGES)),
+        (_multiply, (ring, show, tiles, scales, rows, vocab, 1, HALF_ROWS, TOKENS, STEPS, TOGETHER, STAGES)),
         (_summarize, (show, tiles, logits, parts, temperatures, rows, vocab, cap, SEGMENT_ROWS, HALF_ROWS, TOKENS,
                       WARPS)),
         (_copy, (ring, tiles, x, table, vocab, HALF_ROWS, TOKENS, DEPTH, STEPS, STAGES)),
@@ -171,13 +173,12 @@ def _copy(
 @gluon
 def _multiply(
     ring, show, tiles, scales, rows, vocab, WARP_GROUP: gl.constexpr, HALF_ROWS: gl.constexpr, TOKENS: gl.constexpr,
-    STEPS: gl.constexpr, STAGES: gl.constexpr,
+    STEPS: gl.constexpr, TOGETHER: gl.constexpr, STAGES: gl.constexpr,
 ):  # fmt: skip
     """One warp group's half of the rows of every tile; their scales are loaded during the product."""
-    hidden, tokens, ready, free = ring
     shown, made, taken = show
     row_scale, token_scale = scales
-    SUMS: gl.constexpr = product_layout(hidden.dtype, TOKENS)
+    SUMS: gl.constexpr = product_layout(ring[0].dtype, TOKENS)
     number = 0
     for index in range(gl.program_id(0), tiles[0] * (vocab // TOKENS), gl.num_programs(0)):
         row, token = _place(tiles, index, HALF_ROWS, TOKENS)
@@ -185,23 +186,36 @@ def _multiply(
             line = row + WARP_GROUP * HALF_ROWS + gl.arange(0, HALF_ROWS, gl.SliceLayout(1, SUMS))
             row_factor = gl.load(row_scale + line, mask=line < rows, other=0.0)[:, None]
             token_factor = gl.load(token_scale + token + gl.arange(0, TOKENS, gl.SliceLayout(0, SUMS)))[None]
-        sums = gl.zeros([HALF_ROWS, TOKENS], gl.float32, SUMS)
-        for step in range(STEPS):
-            at = number + step
-            hopper.mbarrier.wait(ready.index(at % STAGES), at // STAGES & 1)
-            left = hidden.index(at % STAGES).slice(WARP_GROUP * HALF_ROWS, HALF_ROWS, dim=0)
-            sums = hopper.warpgroup_mma(left, tokens.index(at % STAGES).permute((1, 0)), sums, is_async=True)
-            sums = hopper.warpgroup_mma_wait(1, deps=[sums])
-            hopper.mbarrier.arrive(free.index((at - 1) % STAGES), count=1, pred=step > 0)
-        sums = hopper.warpgroup_mma_wait(0, deps=[sums])
+        sums = _product(ring, number, TOGETHER, WARP_GROUP, HALF_ROWS, TOKENS, STAGES)
+        for step in range(TOGETHER, STEPS, TOGETHER):
+            steps = min(TOGETHER, STEPS - step)
+            sums += _product(ring, number + step, steps, WARP_GROUP, HALF_ROWS, TOKENS, STAGES)
         number += STEPS
-        hopper.mbarrier.arrive(free.index((number - 1) % STAGES), count=1)
         if token_scale is not None:
             sums = sums * token_factor * row_factor
         hopper.mbarrier.wait(taken.index(WARP_GROUP), index // gl.num_programs(0) & 1 ^ 1)
         shown.index(WARP_GROUP).store(sums.to(shown.dtype))
         hopper.fence_async_shared()
         hopper.mbarrier.arrive(made.index(WARP_GROUP), count=1)
+
+
+@gluon
+def _product(
+    ring, at, steps, WARP_GROUP: gl.constexpr, HALF_ROWS: gl.constexpr, TOKENS: gl.constexpr, STAGES: gl.constexpr
+):  # fmt: skip
+    """A warp group's rows times a tile's tokens, summed over `steps` places of the ring; the first is number `at`."""
+    hidden, tokens, ready, free = ring
+    sums = gl.zeros([HALF_ROWS, TOKENS], gl.float32, product_layout(hidden.dtype, TOKENS))
+    for number in range(at, at + steps):
+        stage = number % STAGES
+        hopper.mbarrier.wait(ready.index(stage), number // STAGES & 1)
+        left = hidden.index(stage).slice(WARP_GROUP * HALF_ROWS, HALF_ROWS, dim=0)
+        sums = hopper.warpgroup_mma(left, tokens.index(stage).permute((1, 0)), sums, is_async=True)
+        sums = hopper.warpgroup_mma_wait(1, deps=[sums])
+        hopper.mbarrier.arrive(free.index((number - 1) % STAGES), count=1, pred=number > at)
+    sums = hopper.warpgroup_mma_wait(0, deps=[sums])
+    hopper.mbarrier.arrive(free.index((at + steps - 1) % STAGES), count=1)
+    return sums
 
 
 @gluon
