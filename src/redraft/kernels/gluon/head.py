@@ -41,7 +41,8 @@ MOST_TILES = 16
 class Tile:
     """How the product is cut for numbers of one size.
 
-    rows, tokens  of a tile: 128 sums for every thread that multiplies; in FP8 64, and as many of some inputs
+    rows, tokens  of a tile. A thread that multiplies has 128 sums in bf16, and twice 64 in FP8: those of the inputs
+                  that are being added up, and those of all before
     warps         that summarize. An instruction over 256 tokens needs more registers at launch than 16 warps can
                   have, so bf16 has two, and twice the time
     launched      registers of every thread at launch; groups then exchange them
