@@ -64,39 +64,6 @@ def test_no_cors_by_default(http: httpx.Client) -> None:
     assert "access-control-allow-origin" not in http.get("/v1/models", headers=headers).headers
 
 
-def test_tokenize_and_back(http: httpx.Client, llm: LLM) -> None:
-    text = "naïve 🙂 <|turn>"
-    tokens = http.post("/tokenize", json={"text": text}).json()
-    assert tokens == {"tokens": llm.tokenizer.encode(text, special=False), "count": len(tokens["tokens"])}
-    back = http.post("/detokenize", json={"tokens": tokens["tokens"], "pieces": True}).json()
-    assert back["text"] == text
-    assert "".join(back["pieces"]) == text
-    half = http.post("/detokenize", json={"tokens": llm.tokenizer.encode("🙂")[:1], "pieces": True}).json()
-    assert half == {"text": "\ufffd", "pieces": ["\ufffd"]}
-    several = http.post("/detokenize", json={"tokens": [tokens["tokens"], []]}).json()
-    assert several == {"text": [text, ""]}
-    chat = http.post("/tokenize", json={"messages": [{"role": "user", "content": "Hello!"}]}).json()
-    assert chat["tokens"] == llm.encode_chat([{"role": "user", "content": "Hello!"}])
-    assert http.post("/tokenize", json={"text": text, "model": "random"}).json() == tokens
-    assert http.post("/detokenize", json={"tokens": tokens["tokens"], "model": "random"}).json() == {"text": text}
-    assert http.post("/tokenize", json={"text": text, "model": "nonesuch"}).status_code == 404
-    assert http.post("/detokenize", json={"tokens": [99_999]}).status_code == 400
-    assert http.post("/tokenize", json={"text": "a", "messages": []}).status_code == 400
-
-
-def test_the_tokens_of_what_is_too_long_can_be_counted(llm: LLM) -> None:
-    messages = [{"role": "user", "content": "word " * 100}]
-    count = len(llm.encode_chat(messages))
-    with scripted_server(llm, ScriptedEngine(llm, lambda request: ["x"]), max_prompt=40) as url:
-        body = {"model": "other", "messages": messages}
-        assert httpx.post(f"{url}/v1/messages", json=body | {"max_tokens": 16}).status_code == 400
-        assert httpx.post(f"{url}/v1/messages/count_tokens", json=body).json() == {"input_tokens": count}
-        assert httpx.post(f"{url}/tokenize", json=body).json()["count"] == count
-    for most, status in ((count, 200), (count - 1, 400)):
-        with scripted_server(llm, ScriptedEngine(llm, lambda request: ["x"]), max_prompt=most) as url:
-            assert httpx.post(f"{url}/v1/messages", json=body | {"max_tokens": 16}).status_code == status
-
-
 def test_metrics_speak_of_canvases(http: httpx.Client, server: ServerProcess) -> None:
     before = {name: server.metric(name) for name in ("redraft_canvases_total", "redraft_steps_per_canvas_count")}
     stats = http.post("/v1/chat/completions", json=CHAT).json()["choices"][0]["redraft"]["stats"]

@@ -7,7 +7,7 @@ import socket
 
 import httpx
 import pytest
-from serving import CHAT, ServerProcess
+from serving import CHAT, WEATHER, ServerProcess
 
 from redraft.serve.app import create_app
 from redraft.serve.service import Service
@@ -243,6 +243,17 @@ def test_structured_outputs_are_named_as_they_were_sent(
         ("/tokenize", {"messages": [{"role": "tool", "content": "x", "tool_call_id": "a"}]}, "messages[0]"),
         ("/tokenize", {}, None),
         ("/tokenize", {"messages": CHAT["messages"], "special": True}, "special"),
+        ("/tokenize", {"prompt": "a", "special": True}, "special"),
+        ("/tokenize", {"prompt": "a", "text": "a"}, None),
+        ("/tokenize", {"prompt": "a", "tools": [WEATHER]}, "tools"),
+        ("/tokenize", {"text": "a", "add_special_tokens": True}, "add_special_tokens"),
+        ("/tokenize", {"messages": CHAT["messages"], "add_special_tokens": True}, "add_special_tokens"),
+        ("/tokenize", {"messages": CHAT["messages"], "add_generation_prompt": False}, "add_generation_prompt"),
+        (
+            "/tokenize",
+            {"messages": CHAT["messages"], "chat_template_kwargs": {"enable_thinking": True}},
+            "chat_template_kwargs.enable_thinking",
+        ),
         ("/detokenize", {"tokens": [10**9]}, "tokens"),
         ("/detokenize", {"tokens": [[5], [10**9]]}, "tokens[1]"),
     ],

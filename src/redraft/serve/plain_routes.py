@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -18,7 +19,7 @@ from redraft.serve.http import Json
 from redraft.serve.json_route import JsonRoute
 from redraft.serve.metrics import CONTENT_TYPE
 from redraft.serve.page import Page
-from redraft.serve.planning import Planner
+from redraft.serve.planning import Planner, rename_fields
 from redraft.serve.service import Service, read, service_of
 from redraft.serve.shapes.messages import CountRequest
 from redraft.serve.shapes.own import DetokenizeRequest, TokenizeRequest
@@ -131,13 +132,23 @@ def _model(service: Service, name: str) -> dict[str, Any]:
 
 
 def _tokens(planner: Planner, body: TokenizeRequest) -> Json:
+    tokenizer, ids = planner.llm.tokenizer, _ids(planner, body)
+    strings = {"token_strs": [tokenizer.token(id) for id in ids]} if body.return_token_strs else {}
+    context = planner.llm.model.config.max_position_embeddings
+    return Json({"tokens": ids, "count": len(ids), "max_model_len": context} | strings)
+
+
+def _ids(planner: Planner, body: TokenizeRequest) -> Sequence[int]:
+    tokenizer = planner.llm.tokenizer
     if body.text is not None:
         with about("text"):
-            tokens = planner.llm.tokenizer.encode(body.text, special=bool(body.special))
-    else:
-        assert body.messages is not None, "the shape has one of the two"
-        tokens = planner.read_long_chat([message.model_dump(exclude_none=True) for message in body.messages]).ids
-    return Json({"tokens": tokens, "count": len(tokens)})
+            return tokenizer.encode(body.text, special=bool(body.special))
+    if body.prompt is not None:
+        bos = [] if body.add_special_tokens is False else [tokenizer.bos_id]
+        with about("prompt"):
+            return bos + tokenizer.encode(body.prompt, special=False)
+    with rename_fields(lambda: {"thinking": "chat_template_kwargs.enable_thinking"}):
+        return planner.read_long_chat(body.chat(), tools=body.declared_tools(), thinking=body.wants_thinking).ids
 
 
 def _texts(tokenizer: Tokenizer, body: DetokenizeRequest) -> Json:
@@ -149,4 +160,7 @@ def _texts(tokenizer: Tokenizer, body: DetokenizeRequest) -> Json:
     answer: dict[str, Any] = {"text": [tokenizer.decode(row) for row in rows]}
     if body.pieces:
         answer["pieces"] = [list(pieces(row, tokenizer)) for row in rows]
-    return Json(answer if several else {name: value[0] for name, value in answer.items()})
+    if several:
+        return Json(answer)
+    single = {name: value[0] for name, value in answer.items()}
+    return Json(single | {"prompt": single["text"]})  # which vLLM's clients read

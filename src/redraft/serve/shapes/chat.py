@@ -253,11 +253,43 @@ class TemplateSettings(Shape):
     enable_thinking: bool | None = None
 
 
-class ChatRequest(Streamed, Caller, Settings, Constraints, TokenSampling):
+class Conversation(Shape):
+    """A conversation as the chat template reads it, and what vLLM's clients say about it."""
+
+    messages: Annotated[Items[Message], Field(min_length=1)] | None = None
+    tools: Items[Tool] | None = None
+    continue_final_message: bool | None = None
+    add_generation_prompt: bool | None = None
+    chat_template_kwargs: TemplateSettings | None = None
+
+    def check_ending(self) -> None:
+        """Check what vLLM's clients say about the last message: only the assistant's is continued."""
+        begun = bool(self.messages) and isinstance(self.messages[-1], AssistantMessage)
+        if self.continue_final_message not in (None, begun):
+            raise contradiction(
+                "continue_final_message",
+                "continue_final_message must be true if the last message is the assistant's, else false",
+            )
+        if self.add_generation_prompt not in (None, not begun):
+            raise contradiction(
+                "add_generation_prompt",
+                "add_generation_prompt must be false if the last message is the assistant's, else true",
+            )
+
+    def chat(self) -> list[dict[str, Any]]:
+        """Return the messages as chat templates read them."""
+        return [message.model_dump(exclude_none=True, exclude={"annotations"}) for message in self.messages or ()]
+
+    def declared_tools(self) -> list[dict[str, Any]]:
+        """Return the tools as chat templates read them."""
+        return [tool.model_dump(exclude_none=True) for tool in self.tools or ()]
+
+
+class ChatRequest(Conversation, Streamed, Caller, Settings, Constraints, TokenSampling):
     """A conversation to answer."""
 
     model: str
-    messages: Annotated[Items[Message], Field(min_length=1)]
+    messages: Annotated[Items[Message], Field(min_length=1)]  # type: ignore[assignment]
     max_tokens: Tokens | None = None
     max_completion_tokens: Tokens | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
@@ -266,15 +298,11 @@ class ChatRequest(Streamed, Caller, Settings, Constraints, TokenSampling):
     stop: Stop | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    tools: Items[Tool] | None = None
     tool_choice: ToolChoice = None
     parallel_tool_calls: bool | None = None
     response_format: ResponseFormat | None = None
-    continue_final_message: bool | None = None
-    add_generation_prompt: bool | None = None
     reasoning_effort: Annotated[str | None, only("none", "high")] = None
     thinking: bool | None = None
-    chat_template_kwargs: TemplateSettings | None = None
     confidence: Annotated[bool | None, Field(description="Return each token's entropy and the step it settled at.")] = (
         None
     )
@@ -298,22 +326,8 @@ class ChatRequest(Streamed, Caller, Settings, Constraints, TokenSampling):
             raise contradiction("tool_choice", "tool_choice needs tools")
         if self.response_format and self.response_format.json_schema:
             one_schema(self, "response_format", self.response_format.json_schema.strict)
-        self._check_ending()
+        self.check_ending()
         return self
-
-    def _check_ending(self) -> None:
-        """Check what vLLM's clients say about the last message: only the assistant's is continued."""
-        begun = isinstance(self.messages[-1], AssistantMessage)
-        if self.continue_final_message not in (None, begun):
-            raise contradiction(
-                "continue_final_message",
-                "continue_final_message must be true if the last message is the assistant's, else false",
-            )
-        if self.add_generation_prompt not in (None, not begun):
-            raise contradiction(
-                "add_generation_prompt",
-                "add_generation_prompt must be false if the last message is the assistant's, else true",
-            )
 
     def names(self) -> dict[str, str]:
         """Map the engine's names for settings to this request's names where they differ."""
@@ -337,10 +351,6 @@ class ChatRequest(Streamed, Caller, Settings, Constraints, TokenSampling):
             "reasoning_effort": None if effort is None else effort == "high",
             "chat_template_kwargs.enable_thinking": None if template is None else template.enable_thinking,
         }
-
-    def chat(self) -> list[dict[str, Any]]:
-        """Return the messages as chat templates read them."""
-        return [message.model_dump(exclude_none=True, exclude={"annotations"}) for message in self.messages]
 
     def limits(self, room: int) -> dict[str, Any]:
         """Return what ends the answer, and which log-probabilities it gets; `room` tokens are left in the context."""
@@ -369,7 +379,3 @@ class ChatRequest(Streamed, Caller, Settings, Constraints, TokenSampling):
             return {}
         schema = wanted.json_schema
         return schema_constraint(schema and schema.schema_, schema and schema.strict)
-
-    def declared_tools(self) -> list[dict[str, Any]]:
-        """Return the tools as chat templates read them."""
-        return [tool.model_dump(exclude_none=True) for tool in self.tools or ()]

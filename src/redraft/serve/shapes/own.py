@@ -6,25 +6,47 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from redraft.serve.shapes.chat import ChatRequest, Message
+from redraft.serve.shapes.chat import ChatRequest, Conversation
 from redraft.serve.shapes.common import Items, Shape, contradiction
 
 
-class TokenizeRequest(Shape):
-    """A text or a conversation to turn into token ids."""
+class TokenizeRequest(Conversation):
+    """A text, a prompt or a conversation to turn into token ids; the last two also as vLLM's clients write them."""
 
     model: str | None = None
-    text: str | None = None
-    messages: Annotated[Items[Message], Field(min_length=1)] | None = None
+    text: Annotated[str | None, Field(description="A text; its tokens alone.")] = None
+    prompt: Annotated[str | None, Field(description="A text as /v1/completions reads it, after <bos>.")] = None
     special: Annotated[bool | None, Field(description="Read strings such as <|turn> as special tokens.")] = None
+    add_special_tokens: Annotated[
+        bool | None, Field(description="Whether a prompt begins with <bos>; by default it does.")
+    ] = None
+    return_token_strs: Annotated[bool | None, Field(description="Also return the vocabulary's entries.")] = None
 
     @model_validator(mode="after")
-    def _one(self) -> TokenizeRequest:
-        if (self.text is None) == (self.messages is None):
-            raise contradiction(None, "give either text or messages")
-        if self.special and self.messages is not None:
-            raise contradiction("special", "special is for text; in messages special strings are plain text")
+    def _consistent(self) -> TokenizeRequest:
+        given = [name for name in ("text", "prompt", "messages") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise contradiction(None, "give one of text, prompt and messages")
+        if self.special and self.text is None:
+            raise contradiction("special", f"special is for text; in {given[0]} special strings are plain text")
+        if self.add_special_tokens and self.prompt is None:
+            sentence = f"add_special_tokens is for prompt; for {given[0]} it must be false"
+            raise contradiction("add_special_tokens", sentence)
+        if self.messages is None:
+            self._refuse_what_is_said_of_messages()
+        else:
+            self.check_ending()
         return self
+
+    def _refuse_what_is_said_of_messages(self) -> None:
+        for name in sorted(Conversation.model_fields):
+            if getattr(self, name):
+                raise contradiction(name, f"{name} needs messages")
+
+    @property
+    def wants_thinking(self) -> bool:
+        """Whether the model should think first."""
+        return self.chat_template_kwargs is not None and bool(self.chat_template_kwargs.enable_thinking)
 
 
 class DetokenizeRequest(Shape):
