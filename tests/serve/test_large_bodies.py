@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -82,7 +83,8 @@ def test_mistakes_in_large_bodies_are_told_like_those_in_small_ones(llm: LLM, co
         )
     assert small.status_code in (400, 404)
     assert large.status_code == small.status_code
-    assert large.json() == small.json() or not content, "spaces alone are not JSON"
+    told, expected = (re.sub(r" at column \d+", "", answer.text) for answer in (large, small))  # where, spaces change
+    assert told == expected or not content, "spaces alone are not JSON"
 
 
 def test_parsing_ends_when_the_server_does(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,10 +19,13 @@ SCORED = {"model": "random", "echo": True, "logprobs": 1, "max_tokens": 0}
 @pytest.mark.parametrize(
     ("body", "status", "said"),
     [
-        (b"{", 400, "The body is not valid JSON"),
+        (b"{", 400, "The body is not valid JSON: Expecting property name enclosed in double quotes at column 2."),
+        (b'{\n "model": random}', 400, "The body is not valid JSON: Expecting value at line 2, column 11."),
+        (b'{"model": "ran', 400, "The body is not valid JSON: Unterminated string starting at column 11."),
+        (b'{"model": "caf\xe9"}', 400, "The body is not valid JSON: byte 14 is not UTF-8."),
         (b"", 400, "A JSON body is required"),
         (b"[]", 400, "The body must be a JSON object"),
-        (b"[" * 100_000, 400, "not valid JSON"),
+        (b"[" * 100_000, 400, "The body is not valid JSON: nested too deep."),
         (b'{"model": "random", "messages": [{"role": "user", "content": "\\ud800"}]}', 400, "UTF-8"),
         (
             b'{"model": "random", "messages": [{"role": "user", "content": "x"}, '
@@ -35,7 +38,8 @@ SCORED = {"model": "random", "echo": True, "logprobs": 1, "max_tokens": 0}
         (b'{"model": "random", "": 1, "messages": [{"role": "user", "content": "x"}]}', 400, "Unknown field ''."),
         (b'{"model": "random", "messages": [{"role": "user", "content": "x"}], "t_max": NaN}', 400,
          "not valid JSON: NaN is not a JSON value"),
-        (b'{"model": "random", "messages": [{"role": "user", "content": "x"}], "n": 1' + b"0" * 5000 + b"}", 400, ""),
+        (b'{"model": "random", "messages": [{"role": "user", "content": "x"}], "n": 1' + b"0" * 5000 + b"}", 400,
+         "The body is not valid JSON: a number with thousands of digits."),
         (b'{"model": "random", "messages": [{"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", '
          b'"arguments": "{\\"a\\": NaN}"}}]}]}', 400, "must be a JSON object (NaN is not a JSON value)."),
         (b'{"model": "random", "messages": [{"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": "f", '

@@ -69,11 +69,9 @@ async def _http(request: Request, error: Exception) -> Response:
     sentences = {
         404: f"There is no {request.url.path} on this server{_instead(request.url.path)}.",
         405: f"{request.url.path} does not take {request.method}.",
-        400: "The body is not valid JSON, or a number is too long or the nesting too deep to be read.",
     }
     message = sentences.get(error.status_code, str(error.detail))
-    code = "invalid_json" if error.status_code == 400 else None
-    return _respond(request, Fault(error.status_code, message, code=code, headers=error.headers or {}))
+    return _respond(request, Fault(error.status_code, message, headers=error.headers or {}))
 
 
 def _instead(path: str) -> str:

@@ -125,9 +125,6 @@ def validation_fault(errors: Sequence[Mapping[str, Any]], body: Any) -> Fault:
         case "union_tag_invalid":
             tag, allowed = worst["ctx"]["tag"], worst["ctx"]["expected_tags"]
             return Fault(400, f"{name} is {tag[:80]!r}; it must be one of {allowed}.", name, "invalid_value")
-        case "json_invalid":
-            reason = (worst.get("ctx") or {}).get("error", "it cannot be read")
-            return Fault(400, f"The body is not valid JSON: {reason}.", code="invalid_json")
         case _ if name is None and not isinstance(body, Mapping):
             sentence = "The body must be a JSON object, sent with Content-Type: application/json."
             return Fault(400, sentence, code="invalid_json")

@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from redraft.serve.faults import Fault
 from redraft.serve.http import ClientGone
 from redraft.serve.service import parse
-from redraft.text.strict_json import loads
+from redraft.text.strict_json import loads, no_json
 
 if TYPE_CHECKING:
     from fastapi._compat import ModelField
@@ -58,7 +58,10 @@ class _JsonRequest(Request):
 
 
 def _shaped(body: bytes, shape: ModelField) -> Any:
-    given = loads(body)
+    try:
+        given = loads(body)
+    except (ValueError, RecursionError) as error:
+        raise Fault(400, f"The body is not valid JSON: {no_json(error)}.", code="invalid_json") from error
     read, errors = shape.validate(given, {}, loc=("body",))
     if errors:
         raise RequestValidationError(errors, body=given)

@@ -24,7 +24,10 @@ def no_json(error: ValueError | RecursionError) -> str:
     if isinstance(error, _NumberError):
         return error.msg
     if isinstance(error, json.JSONDecodeError):
-        return f"{error.msg} at column {error.colno}"
+        line = f"line {error.lineno}, " if error.lineno > 1 else ""
+        return f"{error.msg.removesuffix(' at')} at {line}column {error.colno}"
+    if isinstance(error, UnicodeDecodeError):
+        return f"byte {error.start} is not {error.encoding.upper()}"
     return "nested too deep" if isinstance(error, RecursionError) else "a number with thousands of digits"
 
 
