@@ -130,9 +130,16 @@ def test_unknown_paths_and_methods(http: httpx.Client) -> None:
         "/v1/": "",
         "/chat/completions": "; there is /v1/chat/completions",
         "/v1/v1/messages": "; there is /v1/messages",
+        "/v1/chat/completions/": "; there is /v1/chat/completions",
+        "//v1/responses": "; there is /v1/responses",
+        "/v1//messages": "; there is /v1/messages",
+        "/v1/tokenize": "; there is /tokenize",
     }
     for path, instead in meant.items():
-        assert http.post(path).json()["error"]["message"] == f"There is no {path} on this server{instead}."
+        assert (
+            http.post(f"{http.base_url}{path}").json()["error"]["message"]
+            == f"There is no {path} on this server{instead}."
+        )
     wrong = http.get("/v1/chat/completions")
     assert wrong.json()["error"]["message"] == "/v1/chat/completions does not take GET."
     assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")

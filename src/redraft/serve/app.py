@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
@@ -75,9 +77,12 @@ async def _http(request: Request, error: Exception) -> Response:
 
 
 def _instead(path: str) -> str:
-    """The path that was probably meant: OpenAI's clients expect `/v1` in their base URL, Anthropic's add it."""
+    """The path that was probably meant: OpenAI's clients expect `/v1` in their base URL, Anthropic's add it, and who
+    joins a URL by hand may write a slash too many."""
     paths = {route.path for router in _ROUTERS for route in router.routes if isinstance(route, APIRoute)}
-    meant = next((other for other in (f"/v1{path}", path.replace("/v1/v1/", "/v1/")) if other in paths), None)
+    path = re.sub("/+", "/", path).removesuffix("/")
+    likely = (path, f"/v1{path}", path.removeprefix("/v1"))  # so a second /v1 is left out, too
+    meant = next((other for other in likely if other in paths), None)
     return "" if meant is None else f"; there is {meant}"
 
 
