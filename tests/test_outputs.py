@@ -1,5 +1,6 @@
 """Folders whose files are written together: what killed processes leave, and who else is writing."""
 
+import errno
 import signal
 import subprocess
 import sys
@@ -51,3 +52,15 @@ def test_a_folder_in_which_another_saves_or_files_lie_is_taken(tmp_path: Path) -
         check_new(tmp_path)
     (tmp_path / "last").unlink()
     check_new(tmp_path)
+
+
+def test_a_full_disk_is_told_with_the_folder_whatever_file_it_met(tmp_path: Path) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device", "a source that was copied")
+    words = full.strerror
+    for needed, said in ((None, words), (2_000_000, f"{words} (0.002 GB are needed)")):
+        with pytest.raises(OSError, match="No space") as caught, staged_folder(tmp_path / "a", last="b", needed=needed):
+            raise full
+        assert (caught.value.strerror, caught.value.filename) == (said, str(tmp_path / "a"))
+    with pytest.raises(OSError, match="a source") as caught, staged_folder(tmp_path / "a", last="b"):
+        raise OSError(errno.EACCES, "Permission denied", "a source")
+    assert list(tmp_path.iterdir()) == []

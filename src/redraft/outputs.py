@@ -3,6 +3,8 @@ belong together."""
 
 from __future__ import annotations
 
+import errno
+import math
 import os
 import shutil
 import tempfile
@@ -14,6 +16,8 @@ from redraft.errors import InputError, SettingError, why
 
 _STAGED = ".saving-"
 """How the names of temporary folders begin."""
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the system says to who writes when a disk is full, a quota is used up, or files must not be so large."""
 
 
 def check_file(path: Path | None) -> None:
@@ -93,13 +97,16 @@ def alone_in(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def staged_folder(folder: Path, *, last: str) -> Iterator[Path]:
+def staged_folder(folder: Path, *, last: str, needed: int | None = None) -> Iterator[Path]:
     """A temporary folder whose files move to `folder` once all are written, the file `last` after the others.
 
     It is inside `folder`, which cannot be replaced itself if it is the working directory, a link or a mount point.
     All files get the mode of `last`, because safetensors makes files that only their owner may read. If something
     fails, a `folder` that did not exist before is removed again, and so are those above it. What processes that were
     killed left in `folder` is removed first.
+
+    Raises `OSError` with the name of `folder` if there is no room; it says how many bytes are `needed`, if that is
+    known.
     """
     made = [place for place in (folder, *folder.parents) if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)
@@ -111,12 +118,15 @@ def staged_folder(folder: Path, *, last: str) -> Iterator[Path]:
             for file in sorted(work.iterdir(), key=lambda file: (file.name == last, file.name)):
                 shutil.copymode(work / last, file)
                 os.replace(file, folder / file.name)
-    except BaseException:
+    except BaseException as error:
         if made:
             shutil.rmtree(folder, ignore_errors=True)
         with suppress(OSError):  # something else may lie there by now
             for place in made[1:]:
                 place.rmdir()
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            size = "" if needed is None else f" ({math.ceil(needed / 1e6) / 1e3} GB are needed)"
+            raise OSError(error.errno, f"{error.strerror}{size}", str(folder)) from error
         raise
 
 

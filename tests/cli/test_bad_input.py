@@ -2,6 +2,7 @@
 
 import errno
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -186,7 +187,16 @@ def test_a_failure_without_a_file_has_no_number(cli: Cli, monkeypatch: pytest.Mo
 def test_weights_that_find_no_room(folder: Path, tmp_path: Path) -> None:
     command = f"ulimit -f 8; {sys.executable} -m redraft quantize {folder} {tmp_path / 'out'}"
     done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (1, "error: File too large.\n")
+    assert (done.returncode, done.stderr) == (1, f"error: {tmp_path / 'out'}: File too large.\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_how_much_room_a_copy_needs(folder: Path, tmp_path: Path) -> None:
+    command = f"ulimit -f 8; {sys.executable} -m redraft convert {folder} {tmp_path / 'out'} --dtype float32"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    needed = sum(tensor.nbytes for tensor in redraft.load_model(folder, dtype="float32").state_dict().values())
+    said = f"error: {tmp_path / 'out'}: File too large ({math.ceil(needed / 1e6) / 1e3} GB are needed).\n"
+    assert (done.returncode, done.stderr) == (1, said)
     assert list(tmp_path.iterdir()) == []
 
 

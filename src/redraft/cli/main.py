@@ -157,14 +157,8 @@ def _usage(error: Exception) -> int:
 
 
 def _about_resources(error: Exception) -> str | None:
-    """What torch says when memory runs out, and safetensors when a disk is full; None for any other error.
-
-    Neither is imported here.
-    """
+    """What torch, which is not imported here, says when memory runs out; None for any other error."""
     message = str(error).partition("\n")[0]
-    if type(error).__name__ == "SafetensorError":
-        full = re.search(r"while serializing: I/O error: (.*?)(?: \(os error \d+\))?$", message)
-        return full and f"{full[1]}."
     if type(error).__name__ == "OutOfMemoryError":
         return message
     bytes_asked = re.search(r"memory: you tried to allocate (\d+) bytes", message)

@@ -21,7 +21,7 @@ from typing import Any, Self
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from redraft.checks import is_positive
@@ -32,6 +32,7 @@ from redraft.model.folders import read_json, write_json
 from redraft.model.int4_experts import Int4Experts
 from redraft.model.layouts import PLAIN_DTYPES, Weight
 from redraft.model.names import DECODER, ENCODER, from_hugging_face, to_hugging_face
+from redraft.model.shards import write_tensors
 from redraft.model.transformer import Transformer
 from redraft.outputs import staged_folder
 
@@ -203,7 +204,7 @@ def save_adapter(adapter: Adapter, folder: str | Path, *, base_model: str, dropo
                 tensors[stack] = tensor.detach().to("cpu", copy=True).contiguous()
     config = _config(adapter, base_model, dropout)
     with staged_folder(Path(folder), last=CONFIG) as work:
-        save_file(tensors, work / WEIGHTS, metadata={"format": "pt"})
+        write_tensors(tensors, work / WEIGHTS)
         write_json(work / CONFIG, config)
 
 

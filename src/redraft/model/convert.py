@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,8 @@ def convert_folder(
         yield to_hugging_face(name), weight
 
     config = checkpoint.config.to_dict() | {"dtype": word}
-    write_copy(checkpoint, target, stored, config, max_shard_size=max_shard_size, progress=progress)
+    needed = sum(math.prod(shape) for shape in checkpoint.shapes.values()) * chosen.itemsize
+    write_copy(checkpoint, target, stored, config, needed=needed, max_shard_size=max_shard_size, progress=progress)
     return {"dtype": word, "bytes": size}
 
 

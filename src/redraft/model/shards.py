@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -52,7 +55,7 @@ def write_shards(tensors: Iterable[tuple[str, Tensor]], folder: Path, max_size: 
 
     def write() -> None:
         shards.append(list(shard))
-        save_file(shard, folder / _unnamed(len(shards)), metadata={"format": "pt"})
+        write_tensors(shard, folder / _unnamed(len(shards)))
         shard.clear()
 
     for name, tensor in tensors:
@@ -63,6 +66,19 @@ def write_shards(tensors: Iterable[tuple[str, Tensor]], folder: Path, max_size: 
         room, total = room - tensor.nbytes, total + tensor.nbytes
     write()
     return _name(shards, folder, total)
+
+
+def write_tensors(tensors: dict[str, Tensor], file: Path) -> None:
+    """Write tensors, on the CPU and contiguous, to one file. Raises `OSError` if the system does not let it be written.
+
+    safetensors has an error of its own for that, which says the system's number in words.
+    """
+    try:
+        save_file(tensors, file, metadata={"format": "pt"})
+    except SafetensorError as error:
+        if (number := re.search(r"\(os error (\d+)\)", str(error))) is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1])), str(file)) from error
 
 
 def _name(shards: list[list[str]], folder: Path, total: int) -> list[str]:

@@ -124,7 +124,8 @@ def save_model(
     check_shard_size(max_shard_size)
     tensors = model.state_dict().items()
     former = _weight_files(folder) if folder.exists() else set[str]()
-    with staged_folder(folder, last=CONFIG_FILE) as work:
+    needed = sum(tensor.nbytes for _, tensor in tensors)
+    with staged_folder(folder, last=CONFIG_FILE, needed=needed) as work:
         files = ((to_hugging_face(name), tensor.cpu().contiguous()) for name, tensor in tensors)
         config = model.config.to_dict() | {"dtype": str(model.dtype).removeprefix("torch.")}
         written = write_model(files, work, config, like=like, max_size=max_shard_size)
