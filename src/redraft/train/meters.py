@@ -13,7 +13,7 @@ from torch import Tensor
 from redraft.train.batch import Batch
 from redraft.train.distributed import World
 from redraft.train.objective import BatchLosses
-from redraft.train.recipe.data import BUCKETS, GROUPS
+from redraft.train.recipe.data import BUCKETS, REPORTED
 
 _MEANS = ("loss", "decoder", "encoder", "balance")
 NORM = "norm"
@@ -25,7 +25,7 @@ class Meters:
 
     def __init__(self, sources: Sequence[str], device: torch.device) -> None:
         self.sources, self.device = list(sources), device
-        self.groups = [*GROUPS, *self.sources]
+        self.groups = [*REPORTED, *self.sources]
         self._tokens = torch.zeros(len(self.groups), 3, device=device)  # weight, loss, hits
         self._batches = torch.zeros(len(_MEANS) + 1, device=device)  # and how many
         self._norms = torch.zeros(2, device=device)  # sum and count
@@ -38,7 +38,7 @@ class Meters:
         shape = batch.canvas_target.shape
         bucket = (outcome.noise.level * BUCKETS).long().clamp(max=BUCKETS - 1)[..., None].expand(shape)
         kept = torch.where(outcome.noise.replaced, BUCKETS, BUCKETS + 1)
-        source = (len(GROUPS) + batch.source)[:, None, None].expand(shape)
+        source = (len(REPORTED) + batch.source)[:, None, None].expand(shape)
         for group in (bucket, kept, source):
             self._tokens.index_add_(0, group.flatten(), values)
         one = torch.ones_like(outcome.loss)

@@ -18,7 +18,7 @@ from redraft.errors import SettingError
 from redraft.train.distributed import World
 from redraft.train.meters import NORM
 from redraft.train.recipe import RunSettings
-from redraft.train.recipe.data import BUCKETS, LEVELS
+from redraft.train.recipe.data import BUCKET_NAMES, BUCKETS
 
 LOG, BOARD, PICTURE = "log.csv", "board", "losses.png"
 """Names within a run's folder."""
@@ -187,7 +187,7 @@ def draw_losses(log: Path, picture: Path) -> None:
             axes[0].plot(*zip(*points, strict=True), label=name.replace("_", " "))
     axes[0].set(xlabel="step", ylabel="nats per token", yscale="log", title="loss")
     for row, label in ((rows[len(rows) // 4], "a quarter in"), (rows[-1], "at the end")) if rows else ():
-        buckets = [(row.get(f"loss_{name}"), (index + 0.5) / BUCKETS) for index, name in enumerate(LEVELS)]
+        buckets = [(row.get(f"loss_{name}"), (index + 0.5) / BUCKETS) for index, name in enumerate(BUCKET_NAMES)]
         levels = [(level, float(loss)) for loss, level in buckets if loss]
         if levels:
             axes[1].plot(*zip(*levels, strict=True), marker="o", label=label)

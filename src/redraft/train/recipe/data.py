@@ -10,9 +10,9 @@ from redraft.train.recipe.checks import Checks, check
 
 KINDS = ("text", "chat", "sudoku", "reverse")
 BUCKETS = 10
-LEVELS = tuple(f"t{bucket / BUCKETS:.1f}" for bucket in range(BUCKETS))
+BUCKET_NAMES = tuple(f"t{bucket / BUCKETS:.1f}" for bucket in range(BUCKETS))
 """Names of the noise-level buckets in reports, by their lower bounds."""
-GROUPS = (*LEVELS, "replaced", "kept")
+REPORTED = (*BUCKET_NAMES, "replaced", "kept")
 """What reports cover in addition to the sources, which may not have these names."""
 
 
@@ -63,10 +63,10 @@ class SourceSettings:
     def __post_init__(self) -> None:
         check(bool(self.name), "source.name", self.name, "a name")
         check(
-            self.name not in GROUPS,
+            self.name not in REPORTED,
             "source.name",
             self.name,
-            f"a name other than {', '.join(GROUPS)}, which reports use",
+            f"a name other than {', '.join(REPORTED)}, which reports use",
         )
         checks = Checks(self, f"source {self.name}: ")
         checks.one_of(KINDS, "kind")
