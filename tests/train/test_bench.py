@@ -14,6 +14,7 @@ from redraft.errors import SettingError
 from redraft.model import Transformer
 from redraft.model.presets import preset
 from redraft.train import profile
+from redraft.train.batch import Batch
 from redraft.train.bench import BenchSettings, measure
 from redraft.train.flops import active_parameters, share_of_peak, step_flops
 from redraft.train.recipe import LoraSettings, ObjectiveSettings, Recipe
@@ -111,6 +112,36 @@ def test_the_profile_times_the_parts_of_a_recipes_step(capsys: pytest.CaptureFix
     assert list(result["parts_ms"]) == [
         "refresh", "encode", "first pass", "second pass", "losses", "backward", "meters", "optimizer"
     ]  # fmt: skip
+
+
+def test_the_profile_times_all_batches_of_a_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, real = list[int](), profile.Trainer.train_step
+
+    def train_step(trainer: profile.Trainer, *group: Batch) -> torch.Tensor:
+        steps.append(len(group))
+        return real(trainer, *group)
+
+    monkeypatch.setattr(profile.Trainer, "train_step", train_step)
+    recipe = tmp_path / "accumulating.toml"
+    recipe.write_text(NANO.read_text().replace("[data]\n", "[data]\naccumulate = 3\n"))
+    for data in ([], ["--data"]):
+        profile.main([str(recipe), "--rows", "1", "--steps", "2", *data])
+        result = json.loads(capsys.readouterr().out.splitlines()[-1])
+        seconds = result["milliseconds_per_step"] / 1e3
+        assert result["accumulate"] == 3
+        assert result["clean_tokens_per_second"] == pytest.approx(3 * 96 / seconds, rel=0.01)
+    assert steps == [3] * 2 * 12
+
+
+def test_the_profile_sums_a_part_over_a_steps_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter(range(10))
+    monkeypatch.setattr(profile.time, "perf_counter", lambda: float(next(times)))
+    timer = profile.PartTimer(torch.device("cpu"))
+    for name in ("start", "losses", "losses", "optimizer", "start", "losses", "losses", "optimizer"):
+        timer.mark(name)
+    assert timer.parts() == {"losses": 2000.0, "optimizer": 1000.0}
 
 
 def test_a_recipe_that_compiles_without_capture_can_be_profiled_without_compiling(

@@ -1,7 +1,8 @@
 """Where the time of a recipe's step goes on this device, and how many clean tokens it trains on per second.
 
 `python -m redraft.train.profile recipes/nano.toml [--rows 96] [--steps 20] [--data]` uses random batches of the
-recipe's shape, or with `--data` the recipe's own sources and workers. The last line is JSON. How fast a model of some
+recipe's shape, or with `--data` the recipe's own sources and workers. A step takes as many batches as `data.accumulate`
+says. The last line is JSON. How fast a model of some
 shape trains at all is for `redraft bench train` (`bench.py`).
 """
 
@@ -46,14 +47,15 @@ class PartTimer:
         self._marks.append((name, event))
 
     def parts(self) -> dict[str, float]:
-        """Mean milliseconds of every part; what follows the mark `start` is not a part."""
+        """Milliseconds of every part, of all batches of a step, as a mean over steps; the mark `start` begins one."""
         if self._cuda:
             torch.cuda.synchronize()
-        sums: dict[str, list[float]] = defaultdict(list)
+        sums: dict[str, float] = defaultdict(float)
         for (_, before), (name, after) in zip(self._marks, self._marks[1:], strict=False):
             if name != "start":
-                sums[name].append(_milliseconds(before, after))
-        return {name: sum(values) / len(values) for name, values in sums.items()}
+                sums[name] += _milliseconds(before, after)
+        steps = sum(name == "start" for name, _ in self._marks)
+        return {name: total / steps for name, total in sums.items()}
 
 
 def _milliseconds(before: torch.cuda.Event | float, after: torch.cuda.Event | float) -> float:
@@ -68,44 +70,52 @@ def profile(recipe: Recipe, steps: int, *, from_data: bool) -> dict[str, object]
     """Warm up, time `steps` plain steps, then a few with marks between the parts."""
     with ExitStack() as stack:
         trainer = Trainer(recipe if from_data else _without_sources(recipe))
-        total = steps + 2 * _RECENT
+        total = (steps + 2 * _RECENT) * recipe.data.accumulate
         loader = stack.enter_context(Loader(trainer.packer, range(total), recipe.data.workers)) if from_data else None
         batches = iter(loader) if loader else _random_batches(recipe)
+        groups = (tuple(islice(batches, recipe.data.accumulate)) for _ in range(steps + 2 * _RECENT))
         stack.enter_context(trainer.world.joined(trainer.device, always=recipe.run.shard))
         trainer.build()
         started = time.perf_counter()
-        for batch in islice(batches, _RECENT):
-            trainer.train_step(batch.to(trainer.device))
+        for group in islice(groups, _RECENT):
+            _step(trainer, group)
         wait(trainer.device)
         warm_up = time.perf_counter() - started
         started = time.perf_counter()
-        losses = [trainer.train_step(batch.to(trainer.device)) for batch in islice(batches, steps)]
+        losses = [_step(trainer, group) for group in islice(groups, steps)]
         final = float(losses[-1])
         seconds = (time.perf_counter() - started) / steps
-        parts = _parts(trainer, batches)
+        parts = _parts(trainer, groups)
         return _summary(recipe, trainer, seconds, warm_up, final, parts)
 
 
-def _parts(trainer: Trainer, batches: Iterator[Batch]) -> dict[str, float]:
+def _step(trainer: Trainer, group: Sequence[Batch]) -> torch.Tensor:
+    """One step from its batches; returns its loss."""
+    return trainer.train_step(*[batch.to(trainer.device) for batch in group])
+
+
+def _parts(trainer: Trainer, groups: Iterator[Sequence[Batch]]) -> dict[str, float]:
     """Milliseconds of the parts of a step, kernel by kernel."""
     timer = PartTimer(trainer.device)
     trainer.stream.mark, trainer.batch_pass = timer.mark, EagerPass(trainer.stream)
-    for batch in islice(batches, _RECENT):
+    for group in islice(groups, _RECENT):
         timer.mark("start")
-        trainer.train_step(batch.to(trainer.device))
+        _step(trainer, group)
     return {name: round(value, 2) for name, value in timer.parts().items()}
 
 
 def _summary(
     recipe: Recipe, trainer: Trainer, seconds: float, warm_up: float, loss: float, parts: dict[str, float]
 ) -> dict[str, object]:
-    clean = recipe.data.rows * recipe.data.tokens
-    canvas = recipe.data.rows * recipe.data.canvases * recipe.model.canvas_length
+    rows = recipe.data.rows * recipe.data.accumulate
+    clean = rows * recipe.data.tokens
+    canvas = rows * recipe.data.canvases * recipe.model.canvas_length
     gpu = trainer.device.type == "cuda"
     return {
         "device": torch.cuda.get_device_name() if gpu else "cpu",
         "torch": torch.__version__,
         "rows": recipe.data.rows,
+        "accumulate": recipe.data.accumulate,
         "milliseconds_per_step": round(1e3 * seconds, 2),
         "clean_tokens_per_second": round(clean / seconds),
         "all_tokens_per_second": round((clean + canvas) / seconds),
