@@ -171,6 +171,9 @@ def test_every_process_has_a_device_of_its_own(monkeypatch: pytest.MonkeyPatch) 
         World().device("cuda")
     with pytest.raises(SettingError, match="device is 'mps'; it must be one of auto, cpu, cuda"):
         World().device("mps")
+    advice = r"it must be one of auto, cpu, cuda\. Set CUDA_VISIBLE_DEVICES=1 to train on that GPU\."
+    with pytest.raises(SettingError, match=advice):
+        World().device("cuda:1")
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     assert World(local_rank=1).device("auto") == torch.device("cuda", 1)

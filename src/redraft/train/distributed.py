@@ -57,7 +57,10 @@ class World:
         Does not use the GPU yet, as `model.placement.resolve_device` does: workers are forked before that.
         """
         if name not in ("auto", "cpu", "cuda"):
-            raise SettingError(f"device is {name!r}; it must be one of auto, cpu, cuda.")
+            advice = ""
+            if (number := name.removeprefix("cuda:")).isdecimal():
+                advice = f" Set CUDA_VISIBLE_DEVICES={number} to train on that GPU."
+            raise SettingError(f"device is {name!r}; it must be one of auto, cpu, cuda.{advice}")
         if name == "cuda" and not torch.cuda.is_available():
             raise SettingError("device is 'cuda', but no CUDA device is available.")
         if name == "cpu" or not torch.cuda.is_available():
