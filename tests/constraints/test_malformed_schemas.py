@@ -137,7 +137,8 @@ PLACES: list[tuple[Any, str]] = [
                                                                "type": "object"}}},
      "requires a member named 'b', for which it allows no value (at '#/properties/a')."),
     ({"properties": {"a": {"$ref": "#/x"}}}, "names '#/x', which is not in the document (at '#/properties/a')."),
-    (TWICE, "'uniqueItems' can be enforced only for items of an enum, or of 64 integers."),
+    (TWICE, "'uniqueItems' can be enforced only for items of an enum, or for integers whose minimum and maximum leave "
+     "at most 64; leave it out, or name an enum."),
 ]  # fmt: skip
 
 

@@ -58,6 +58,10 @@ MAX_PARTS = 6_000
 MAX_DEPTH = 40
 """How deep schemas may be nested."""
 _DECLARED_ALONE = "can be enforced only for declared members"
+_LISTED_ALONE = (
+    "can be enforced only for items of an enum, or for integers whose minimum and maximum leave at most "
+    f"{MOST_LISTED}; leave it out, or name an enum"
+)
 
 
 class TooLarge(Exception):
@@ -301,9 +305,7 @@ class Compiler:
         lists = [listed(found) for found in self._reader.shapes(shape.items)]
         values = unequal(value for found in lists if found is not None for value in found)
         if shape.prefix or None in lists:
-            self._reader.refuse(
-                "uniqueItems", f"can be enforced only for items of an enum, or of {MOST_LISTED} integers"
-            )
+            self._reader.refuse("uniqueItems", _LISTED_ALONE)
             return self._array(replace(shape, unique=False))
         if shape.some:
             met = [tuple(i for i, some in enumerate(shape.some) if self._reader.meeting([v], some)) for v in values]
