@@ -325,7 +325,7 @@ def test_sharded_processes_may_differ_in_conditioned_rows_and_heldout_batches(tm
 def test_a_checkpoint_that_cannot_be_written_ends_every_process_with_a_sentence(tmp_path: Path) -> None:
     said = launch_in_vain(tmp_path, write_recipe(tmp_path, "run", 1, steps=2), room=50_000)
     begun = f"error: The checkpoint {str(tmp_path / 'run' / 'checkpoint.pt')!r} could not be written: "
-    assert said == [f"{begun}[Errno 27] File too large.", f"{begun}another process failed."]
+    assert said == [f"{begun}File too large.", f"{begun}another process failed."]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limits of file sizes")
@@ -358,7 +358,7 @@ def test_a_sharded_checkpoint_that_cannot_be_written_ends_every_process_with_a_s
         partial.touch()
     said = launch_in_vain(tmp_path, recipe, room=1_000_000 if failing == "folder" else 50_000)
     begun = f"error: The checkpoint {str(partial.with_suffix(''))!r} could not be written: "
-    reasons = ["File exists", "another process failed"] if failing == "folder" else ["[Errno 27] File too large"] * 2
+    reasons = ["File exists", "another process failed"] if failing == "folder" else ["File too large"] * 2
     assert said == [f"{begun}{reason}." for reason in reasons]
     assert failing == "folder" or not partial.exists()
 

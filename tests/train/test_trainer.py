@@ -316,7 +316,7 @@ def test_a_disk_that_fills_keeps_the_old_checkpoint(recipe: Recipe, monkeypatch:
             raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr("redraft.train.checkpoint.os.fsync", full)
-    with pytest.raises(TrainingError, match=r"could not be written: .*No space left on device"):
+    with pytest.raises(TrainingError, match=r"could not be written: No space left on device\.$"):
         trainer.run()
     assert load_checkpoint(trainer.folder)["step"] == 5
     assert not list(trainer.folder.glob("*.partial"))
@@ -355,7 +355,7 @@ def test_a_disk_that_fills_while_torch_writes_is_named(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=100, check=False
     )
-    assert [line.partition("written: ")[2] for line in done.stdout.splitlines()] == ["[Errno 27] File too large."] * 2
+    assert [line.partition("written: ")[2] for line in done.stdout.splitlines()] == ["File too large."] * 2
     assert load_checkpoint(tmp_path) == {"step": 3}
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.pt"]
 
@@ -439,7 +439,7 @@ def test_a_disk_that_fills_keeps_the_old_sharded_checkpoint(recipe: Recipe, monk
         save(state, checkpoint_id=checkpoint_id)
 
     monkeypatch.setattr(sharding.state_dict_saver, "save", full)
-    with pytest.raises(TrainingError, match=r"could not be written: .*No space left on device"):
+    with pytest.raises(TrainingError, match=r"could not be written: No space left on device\.$"):
         trainer.run()
     assert sharding.load_meta(trainer.folder)["step"] == 5
     assert not list(trainer.folder.glob("*.partial"))

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from redraft.errors import CheckpointError, SettingError, TrainingError
+from redraft.errors import CheckpointError, SettingError, TrainingError, why
 
 FILE = "checkpoint.pt"
 
@@ -36,12 +36,12 @@ def write_state(path: Path, state: Mapping[str, Any]) -> None:
         partial.replace(path)
     except (OSError, RuntimeError) as error:
         partial.unlink(missing_ok=True)
-        raise TrainingError(f"The checkpoint {str(path)!r} could not be written: {_first(error)}.") from error
+        raise TrainingError(f"The checkpoint {str(path)!r} could not be written: {why(_first(error))}.") from error
 
 
-def _first(error: BaseException) -> BaseException:
+def _first(error: Exception) -> Exception:
     """What happened first: torch raises other errors, also more than one, while it handles the file's."""
-    while error.__context__ is not None:
+    while isinstance(error.__context__, Exception):
         error = error.__context__
     return error
 

@@ -22,7 +22,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from redraft.errors import CheckpointError, SettingError, TrainingError
+from redraft.errors import CheckpointError, SettingError, TrainingError, why
 from redraft.train.checkpoint import read_state, write_state
 from redraft.train.distributed import World
 from redraft.train.optimizer import Masters, decay_groups, update
@@ -157,7 +157,8 @@ def _reason(error: BaseException) -> str:
     """The first line of an error; for the library's own, which is not an `Exception`, of what failed in a process."""
     if isinstance(error, CheckpointException):
         error, _ = next(iter(error.failures.values()))
-    return str(error).partition("\n")[0].rstrip(".") or type(error).__name__
+    said = why(error) if isinstance(error, Exception) else str(error)
+    return said.partition("\n")[0].rstrip(".") or type(error).__name__
 
 
 def _replace(final: Path, partial: Path, old: Path) -> None:

@@ -23,7 +23,7 @@ def read_recipe(path: Path | str) -> Recipe:
     except OSError as error:
         raise SettingError(f"The recipe {str(path)!r} cannot be read: {why(error)}.") from error
     except (ValueError, RecursionError) as error:
-        raise SettingError(f"{str(path)!r} is not valid TOML: {error}.") from error
+        raise SettingError(f"{str(path)!r} is not valid TOML: {why(error)}.") from error
     return recipe_from_dict(raw)
 
 
