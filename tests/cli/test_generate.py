@@ -297,6 +297,18 @@ def test_a_failure_while_running_is_code_1_and_leaves_no_trace(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_trace_behind_a_link_is_replaced_where_it_is(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    file, link = tmp_path / "kept" / "old.jsonl", tmp_path / "trace.jsonl"
+    file.touch(0o600)
+    link.symlink_to(file)
+    with TraceWriter(link, {}):
+        pass
+    assert link.is_symlink()
+    assert json.loads(file.read_text())["type"] == "header"
+    assert file.stat().st_mode & 0o777 == 0o600  # it was private
+
+
 @pytest.mark.parametrize("room", [-1, 0, 10_000])
 def test_a_trace_that_finds_no_room_is_a_sentence_and_leaves_nothing(
     cli: Cli, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, room: int

@@ -25,14 +25,18 @@ VERSION = 1
 
 
 class TraceWriter:
-    """Writes one trace; a context manager. Nothing exists at `path` until it exits."""
+    """Writes one trace; a context manager. Nothing exists at `path` until it exits.
+
+    A file that is there keeps its permissions, and a symbolic link stays a link.
+    """
 
     def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
-        self._path, self._header = path, {"type": "header", "version": VERSION, **header}
+        self._path, self._target = path, Path(os.path.realpath(path))
+        self._header = {"type": "header", "version": VERSION, **header}
 
     def __enter__(self) -> Self:
         try:
-            descriptor, name = tempfile.mkstemp(dir=self._path.parent, prefix=".trace.")
+            descriptor, name = tempfile.mkstemp(dir=self._target.parent, prefix=".trace.")
         except OSError as error:
             raise self._failure(error) from error
         self._temporary = Path(name)
@@ -50,8 +54,8 @@ class TraceWriter:
         try:
             self._file.close()
             if kept:
-                self._temporary.chmod(0o666 & ~_umask())
-                self._temporary.replace(self._path)
+                self._temporary.chmod(self._mode())
+                self._temporary.replace(self._target)
         except OSError as error:
             if kept:  # otherwise the original error is reported
                 raise self._failure(error) from error
@@ -71,6 +75,9 @@ class TraceWriter:
             self._file.write(json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n")
         except OSError as error:
             raise self._failure(error) from error
+
+    def _mode(self) -> int:
+        return self._target.stat().st_mode & 0o7777 if self._target.exists() else 0o666 & ~_umask()
 
     def _failure(self, error: OSError) -> RedraftError:
         return RedraftError(f"The trace {self._path} cannot be written: {why(error)}.")
