@@ -139,9 +139,6 @@ def linear_eager(x: Rows, weight: Packed, out: Tensor | None = None, dtype: torc
 
 
 def gated_linear_eager(x: Rows, weight: Packed, *, fp8: bool = False, dtype: torch.dtype = torch.bfloat16) -> Rows:
-    """`gated_linear` in plain PyTorch."""
-    gates, ups = linear_eager(x, weight, dtype=torch.float32).chunk(2, -1)
-    hidden = eager.gelu_gate(gates, ups)
-    if fp8:
-        return quantize_rows_eager(hidden)
-    return hidden if isinstance(x, Tensor) else hidden.to(dtype)
+    """`gated_linear` in plain PyTorch. As in the kernels, gates and ups are rounded to the working dtype."""
+    gates, ups = linear_eager(x, weight, dtype=dtype).chunk(2, -1)
+    return quantize_rows_eager(eager.gelu_gate(gates.float(), ups.float())) if fp8 else eager.gelu_gate(gates, ups)
