@@ -221,11 +221,18 @@ def test_kernels_are_measured_layer_by_layer(quantization: str | None, monkeypat
     compared = {one.name for one in found if one.error is not None}
     assert compared >= {"experts", "attention", "predict", "soft_embeddings", "after_experts"}
     assert all(one.ratio == 1 for one in found if one.error)
+    assert {one.name for one in found if one.error} >= {"soft_norm", "soft_gated_linear", "soft_linear"}  # not of zeros
     assert all(one.to_dict()["us"] == 1 for one in found)
     some = kernels.measure_kernels(config, torch.device("cpu"), **options, only=["route", "attention"])
     assert [one.name for one in some] == ["attention", "route"] * 2
     with pytest.raises(SettingError, match="'router' is not a GPU operation"):
         kernels.measure_kernels(config, torch.device("cpu"), **options, only=["router"])
+
+
+def test_an_error_where_the_twin_has_none_is_too_large() -> None:
+    both = {"name": "rope", "layer": "", "microseconds": 1.0, "eager_error": 0.0}
+    assert kernels.OperationResult(**both, error=1e-3).ratio > 2
+    assert kernels.OperationResult(**both, error=0.0).ratio == 0
 
 
 def test_results_are_dated_numbered_and_drawn(tmp_path: Path) -> None:

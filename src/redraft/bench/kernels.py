@@ -44,10 +44,10 @@ class OperationResult:
 
     @property
     def ratio(self) -> float:
-        """The error divided by eager's in the working dtype; at most 2 is allowed."""
+        """The error divided by eager's in the working dtype, at least that of fp32; at most 2 is allowed."""
         assert self.error is not None
         assert self.eager_error is not None
-        return self.error / self.eager_error if self.eager_error else float(self.error > 0)
+        return self.error / max(self.eager_error, 2**-24)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""

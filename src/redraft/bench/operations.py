@@ -57,7 +57,8 @@ def visit_operations(
     with sharpened(model) if case.certain else nullcontext():
         board = Board(model, case, graphs=False)
         board.prefill()
-        board.runner.run(board.steps_at(0))
+        for step in (0, 1):  # a canvas' first step has no soft embeddings to read
+            board.runner.run(board.steps_at(step))
         with watching(watch):
             board.runner.bucket(case.batch).launch_singly()
     return found
