@@ -327,10 +327,7 @@ def test_a_trace_that_finds_no_room_is_a_sentence_and_leaves_nothing(
             if full:
                 raise OSError(errno.ENOSPC, "No space left on device")
 
-    def full(descriptor: int, *_: Any, **more: Any) -> Full:
-        return Full(io.BufferedWriter(io.FileIO(descriptor, "w")), **more)
-
-    monkeypatch.setattr("redraft.cli.trace.os.fdopen", full)
+    monkeypatch.setattr("redraft.cli.trace.TextIOWrapper", Full)
     file = tmp_path / "trace.jsonl"
     outcome = cli("generate", "Hello", "--model", folder, *OPTIONS, "--trace", file)
     assert outcome.code == 1

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from redraft.cli.output import facts
+from redraft.cli.replace import beside, open_new, take_place
 from redraft.diffusion.records import Commit, DenoiseStep, Record, record_from_dict
 from redraft.errors import InputError, RedraftError, why
 
@@ -31,17 +32,16 @@ class TraceWriter:
     """
 
     def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
-        self._path, self._target = path, Path(os.path.realpath(path))
+        self._path, self._temporary = path, beside(path)
         self._header = {"type": "header", "version": VERSION, **header}
 
     def __enter__(self) -> Self:
         try:
-            descriptor, name = tempfile.mkstemp(dir=self._target.parent, prefix=".trace.")
+            file = open_new(self._temporary, self._path)
         except OSError as error:
             raise self._failure(error) from error
-        self._temporary = Path(name)
         # UTF-8 cannot express lone surrogates; JSON writes them like Python's backslash escapes.
-        self._file = os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace")
+        self._file = TextIOWrapper(file, encoding="utf-8", errors="backslashreplace")
         try:
             self._line(self._header)
         except BaseException as error:
@@ -54,8 +54,7 @@ class TraceWriter:
         try:
             self._file.close()
             if kept:
-                self._temporary.chmod(self._mode())
-                self._temporary.replace(self._target)
+                take_place(self._temporary, self._path)
         except OSError as error:
             if kept:  # otherwise the original error is reported
                 raise self._failure(error) from error
@@ -76,17 +75,8 @@ class TraceWriter:
         except OSError as error:
             raise self._failure(error) from error
 
-    def _mode(self) -> int:
-        return self._target.stat().st_mode & 0o7777 if self._target.exists() else 0o666 & ~_umask()
-
     def _failure(self, error: OSError) -> RedraftError:
         return RedraftError(f"The trace {self._path} cannot be written: {why(error)}.")
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 @dataclass(slots=True)

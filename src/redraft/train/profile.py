@@ -2,8 +2,7 @@
 
 `python -m redraft.train.profile recipes/nano.toml [--rows 96] [--steps 20] [--data]` uses random batches of the
 recipe's shape, or with `--data` the recipe's own sources and workers. A step takes as many batches as `data.accumulate`
-says. The last line is JSON. How fast a model of some
-shape trains at all is for `redraft bench train` (`bench.py`).
+says. The last line is JSON. How fast a model of some shape trains at all is for `redraft bench train` (`bench.py`).
 """
 
 from __future__ import annotations
@@ -70,10 +69,11 @@ def profile(recipe: Recipe, steps: int, *, from_data: bool) -> dict[str, object]
     """Warm up, time `steps` plain steps, then a few with marks between the parts."""
     with ExitStack() as stack:
         trainer = Trainer(recipe if from_data else _without_sources(recipe))
-        total = (steps + 2 * _RECENT) * recipe.data.accumulate
-        loader = stack.enter_context(Loader(trainer.packer, range(total), recipe.data.workers)) if from_data else None
+        count, size = steps + 2 * _RECENT, recipe.data.accumulate
+        needed = range(count * size)
+        loader = stack.enter_context(Loader(trainer.packer, needed, recipe.data.workers)) if from_data else None
         batches = iter(loader) if loader else _random_batches(recipe)
-        groups = (tuple(islice(batches, recipe.data.accumulate)) for _ in range(steps + 2 * _RECENT))
+        groups = (tuple(islice(batches, size)) for _ in range(count))
         stack.enter_context(trainer.world.joined(trainer.device, always=recipe.run.shard))
         trainer.build()
         started = time.perf_counter()

@@ -40,8 +40,8 @@ def _canvas(slot: int, start: int, step: int, bias: Bias) -> Denoise:
 
 def _work(step: int) -> list[Segment]:
     prompts = [Encode(slot=0, start=0, token_ids=tuple(range(20, 40))), Encode(slot=1, start=0, token_ids=(5, 6, 7))]
-    canvases = [_canvas(0, 20, step, ()), _canvas(1, 3, step, ((3, 4.0), (9, -4.0)))]
-    return [*prompts, *canvases] if step == 0 else [*canvases]
+    canvases: list[Segment] = [_canvas(0, 20, step, ()), _canvas(1, 3, step, ((3, 4.0), (9, -4.0)))]
+    return [*prompts, *canvases] if step == 0 else canvases
 
 
 @pytest.mark.parametrize("fp8", [False, True])
