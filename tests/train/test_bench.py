@@ -2,8 +2,9 @@
 
 import dataclasses
 import json
-from importlib.metadata import PackageNotFoundError
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -69,14 +70,11 @@ def test_the_command_measures_steps(choice: tuple[str, ...], capsys) -> None:
     assert record["losses"][0] > 3
 
 
-def test_the_versions_name_whichever_triton_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    def version(name: str) -> str:
-        if name == "pytorch-triton":
-            return "3.8.0+git1"
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr("redraft.bench.machine.version", version)
-    assert set(versions()) - {"cuda"} == {"python", "redraft", "torch", "pytorch-triton"}
+def test_the_version_of_triton_is_that_of_the_module_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(__version__="3.8.0+git1"))
+    assert versions()["triton"] == "3.8.0+git1"
+    monkeypatch.setitem(sys.modules, "triton", None)  # not installed
+    assert "triton" not in versions()
 
 
 def test_the_shape_may_be_a_folders(tmp_path: Path, capsys) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 from contextlib import suppress
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,8 @@ def versions() -> dict[str, str]:
     found = {"python": platform.python_version(), "redraft": redraft.__version__, "torch": torch.__version__}
     if torch.version.cuda is not None:
         found["cuda"] = torch.version.cuda
-    for name in ("triton", "pytorch-triton", "transformers"):  # the second comes with PyTorch's nightly builds
-        with suppress(PackageNotFoundError):
-            found[name] = version(name)
+    with suppress(ImportError):  # the module knows best: it may lie before the installed package, which has two names
+        found["triton"] = import_module("triton").__version__
+    with suppress(PackageNotFoundError):
+        found["transformers"] = version("transformers")
     return found
