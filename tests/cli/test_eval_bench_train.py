@@ -253,7 +253,9 @@ def test_the_floor_counts_every_product(folder: Path) -> None:
     with torch.inference_mode(), kernels.force("cpu"), FlopCounterMode(display=False) as encoding:
         model.encode(torch.arange(prompt)[None], model.new_cache(1, prompt))
     longer = run_flops(model.config, prompt=2 * prompt, steps=1) - run_flops(model.config, prompt=prompt, steps=1)
-    assert longer == pytest.approx(encoding.get_total_flops(), rel=0.05)
+    attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
+    counted = encoding.get_total_flops() - encoding.get_flop_counts()["Global"].get(attention, 0)  # PyTorch 2.15's
+    assert longer == pytest.approx(counted, rel=0.05)
 
 
 def test_train_hands_its_options_to_the_trainer(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import torch
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from compiling import bf16, pretended
-from triton import AsyncCompileMode, knobs
+from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler.errors import CompilationError
 from triton.runtime import driver
@@ -20,7 +20,7 @@ from redraft.engine.graph_step import Step, new_slots
 from redraft.kernels.triton.language import jit, tl
 from redraft.kernels.triton.linear import gated_linear
 from redraft.kernels.triton.norms import norm
-from redraft.kernels.triton.rehearsal import rehearse, rehearsing
+from redraft.kernels.triton.rehearsal import CompileOnce, rehearse, rehearsing
 from redraft.model.folders import shape_of
 from redraft.model.packed import build
 from redraft.model.packed.pages import new_pages
@@ -61,6 +61,28 @@ def test_kernels_are_compiled_once_and_not_launched(asked: list[tuple[str, str]]
         work()
 
 
+def test_no_gpu_is_given_what_is_compiled_for_another(
+    asked: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has been launched on one is loaded there, and cannot run elsewhere."""
+
+    def work() -> None:
+        for device in ("first", "second", "first", "second"):
+            monkeypatch.setattr(DRIVER, "get_current_device", lambda device=device: device)
+            _copy[(1,)](bf16(16))
+
+    rehearse(work)
+    first, second = (list(_copy.device_caches[device][0].values()) for device in ("first", "second"))
+    assert len(first) == 1
+    assert second == []
+    assert len(asked) > 1
+
+
+@jit
+def _copy(x):
+    tl.store(x, tl.load(x + 1))
+
+
 def test_what_kernels_would_have_filled_is_zero(asked: list[tuple[str, str]]) -> None:
     """So that it may be taken for indices; a rehearsal inside one compiles with it."""
     seen: list[torch.Tensor] = []
@@ -90,12 +112,12 @@ def test_what_does_not_compile_says_so_when_it_is_launched(asked: list[tuple[str
 def test_an_interrupted_one_leaves_nothing_behind(
     asked: list[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Interrupted(AsyncCompileMode):
+    class Interrupted(CompileOnce):
         def __exit__(self, *error: object) -> None:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("redraft.kernels.triton.rehearsal.AsyncCompileMode", Interrupted)
+        patch.setattr("redraft.kernels.triton.rehearsal.CompileOnce", Interrupted)
         with pytest.raises(KeyboardInterrupt):
             rehearse(lambda: norm(bf16(4, 200), bf16(200), 1e-6))  # a block that no other test has
     asked.clear()

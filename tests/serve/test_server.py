@@ -289,14 +289,19 @@ from redraft.serve.settings import ServeSettings
 settings = ServeSettings(names=("random",), port=0)
 load = lambda: redraft.load(sys.argv[1], device="cpu", dtype="float32")
 serve(settings, load, listen(settings), ready=lambda device: print(gc.get_freeze_count(), flush=True))
+print(gc.get_freeze_count())
 """
 
 
 def test_what_is_loaded_is_not_looked_through_for_garbage(folder: Path) -> None:
-    """A request of many small parts would have it looked through again and again, in which time nobody is answered."""
+    """A request of many small parts would have it looked through again and again, in which time nobody is answered.
+
+    Once the server has ended it is let go, or libraries say at the end of the process that something leaks.
+    """
     command = [sys.executable, "-c", LOADED, str(folder)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         assert int(process.stdout.readline()) > 100_000
         process.terminate()
         assert process.wait(120) == 0
+        assert int(process.stdout.readline()) == 0

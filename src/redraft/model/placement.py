@@ -34,8 +34,8 @@ def resolve_device(device: str | torch.device = "auto") -> torch.device:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        chosen = torch.device(device)
-    except (RuntimeError, TypeError):
+        chosen = torch.device(str(device))  # PyTorch takes numbers, too, some versions only where there is a GPU
+    except RuntimeError:
         raise SettingError(f"device is {device!r}; it must be {one_of(DEVICES)}.", "device") from None
     if chosen.type not in ("cpu", "cuda") or (chosen.type == "cpu" and chosen.index is not None):
         raise SettingError(f"device is {str(device)!r}; it must be {one_of(DEVICES)}.", "device")

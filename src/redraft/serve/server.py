@@ -86,7 +86,10 @@ def serve(
 
     logs.configure(settings.replica)
     sys.setswitchinterval(_SWITCH_SECONDS)
-    run_server(create_app(service), run, service.stop, settings, listener)
+    try:
+        run_server(create_app(service), run, service.stop, settings, listener)
+    finally:
+        gc.unfreeze()  # what is frozen is not freed when the process ends, of which libraries complain
     return not service.busy
 
 

@@ -8,23 +8,44 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from contextvars import ContextVar, copy_context
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-try:
-    from triton import AsyncCompileMode
-except ImportError:  # no Triton, or an old one
-    AsyncCompileMode = None
-
 AT_ONCE = 16
 """Kernels that compile at a time, if there are as many processors: the most that was tried."""
 
 _rehearsing: ContextVar[bool] = ContextVar("rehearsing", default=False)
+
+
+class _Compiling(Exception):
+    """The kernel is being compiled, perhaps for another GPU."""
+
+
+if TYPE_CHECKING:
+    CompileOnce: Any = None
+else:
+    try:
+        from triton import AsyncCompileMode
+    except ImportError:  # no Triton, or an old one
+        CompileOnce = None
+    else:
+
+        class CompileOnce(AsyncCompileMode):
+            """Compiles in other threads what is launched, for the first GPU that launches it.
+
+            Other GPUs then find it in Triton's cache of files. Triton's own mode, from 3.9 on, has them launch what is
+            loaded on the first one.
+            """
+
+            def submit(self, key, *rest):
+                if key in self.future_kernels:
+                    raise _Compiling
+                return super().submit(key, *rest)
 
 
 class Rehearsed:
@@ -34,8 +55,9 @@ class Rehearsed:
     def run(self, *arguments: Any, warmup: bool, **options: Any) -> Any:
         """Launch the kernel, or only compile it if `warmup`, as in Triton."""
         launch: Any = super()
-        with _on_device_of(arguments):
+        with _on_device_of(arguments), suppress(_Compiling):
             return launch.run(*arguments, warmup=warmup or _rehearsing.get(), **options)
+        return None
 
 
 _here = nullcontext()
@@ -77,14 +99,13 @@ def rehearse(work: Callable[[], object]) -> None:
     """
     if _rehearsing.get():
         work()
-    elif AsyncCompileMode is not None:
+    elif CompileOnce is not None:
         copy_context().run(_compile_all, work)  # discards what Triton and this set in the context, whatever happens
 
 
 def _compile_all(work: Callable[[], object]) -> None:
-    assert AsyncCompileMode is not None
     _rehearsing.set(True)
-    with _compilers() as pool, AsyncCompileMode(pool, ignore_errors=True), _Zeros():
+    with _compilers() as pool, CompileOnce(pool, ignore_errors=True), _Zeros():
         work()
 
 
