@@ -55,10 +55,7 @@ def chat_canvases(
         "canvas_target": target,
         "canvas_document": segments.number[owner].astype(np.int32),
         "canvas_start": start.astype(np.int32),
-        "noise_region": region,
-        "canvas_weight": _weights(region, is_hole, filled, settings),
-        "full_noise": _full_noise(is_hole, settings),
-    }
+    } | _noise(region, is_hole, filled, settings)
 
 
 def text_canvases(
@@ -66,15 +63,11 @@ def text_canvases(
     rng: np.random.Generator, fillers: Fillers,
 ) -> Arrays:  # fmt: skip
     """N canvases per row of plain text, each either a draft of all its tokens or a hole in given text."""
-    place, usable = _random_places(clean, shape, rng)
-    owner = _owners(segments, place, usable)
-    first = segments.start[owner] + 1  # the first token that may be noise: at least one token of context stays
-    usable &= first < segments.end[owner]
-    here = np.clip(segments.start[owner] + _position(clean, place), first, segments.end[owner] - 1)
-    canvas = Holes.draw(source, here, first, segments.end[owner], shape[2], settings, rng)
-    owner = np.where(usable, owner, -1)
+    spots = Spots.draw(segments, clean, shape, rng)
+    canvas = Holes.draw(source, spots, shape[2], settings, rng)
     layout = Layout.draw(canvas.high, canvas.is_hole, shape[2], settings, rng)
-    target, filled = _cut(source.tokens, segments, owner, canvas.start - segments.start[owner], layout, fillers)
+    start, usable = canvas.start - segments.start[spots.owner], spots.owner >= 0
+    target, filled = _cut(source.tokens, segments, spots.owner, start, layout, fillers)
     at = np.arange(shape[2])
     region = (at >= canvas.low[..., None]) & (at < layout.end[..., None])
     if settings.extra_holes:
@@ -82,12 +75,9 @@ def text_canvases(
     region &= usable[..., None]
     return {
         "canvas_target": target,
-        "canvas_document": np.where(usable, segments.number[owner], -2).astype(np.int32),
-        "canvas_start": np.where(usable, canvas.start - segments.start[owner], 0).astype(np.int32),
-        "noise_region": region,
-        "canvas_weight": _weights(region, canvas.is_hole, filled, settings),
-        "full_noise": _full_noise(canvas.is_hole, settings),
-    }
+        "canvas_document": np.where(usable, segments.number[spots.owner], -2).astype(np.int32),
+        "canvas_start": np.where(usable, start, 0).astype(np.int32),
+    } | _noise(region, canvas.is_hole, filled, settings)
 
 
 def _hole_end(segments: Segments, owner: Ints, start: Ints, canvas: int) -> Ints:
@@ -133,14 +123,45 @@ class Layout:
         )
 
 
-def _weights(region: Bools, is_hole: Bools, filled: Bools, settings: SourceSettings) -> NDArray[np.float32]:
-    """Loss weights [R,N,C] of the noise region; is_hole [R,N]."""
+def _noise(region: Bools, is_hole: Bools, filled: Bools, settings: SourceSettings) -> Arrays:
+    """What a canvas has of noise: its region and loss weights, [R,N,C], and how likely it is nothing else, [R,N].
+
+    `region` and `filled` are [R,N,C], `is_hole` [R,N].
+    """
     fill = np.where(_after_first(filled), settings.fill_weight, 1.0)
-    return (region * np.where(is_hole, settings.hole_weight, 1.0)[..., None] * fill).astype(np.float32)
+    weight = region * np.where(is_hole, settings.hole_weight, 1.0)[..., None] * fill
+    return {
+        "noise_region": region,
+        "canvas_weight": weight.astype(np.float32),
+        "full_noise": np.where(is_hole, settings.hole_full_noise, settings.full_noise).astype(np.float32),
+    }
 
 
-def _full_noise(is_hole: Bools, settings: SourceSettings) -> NDArray[np.float32]:
-    return np.where(is_hole, settings.hole_full_noise, settings.full_noise).astype(np.float32)
+@dataclass(frozen=True, kw_only=True)
+class Spots:
+    """Where in plain text canvases are drafted or have their hole: random flat positions `here`, [R,N] as all fields.
+
+    `owner` is the segment there, and tokens [first, end) of its document may be noise; it is -1 if there are none, and
+    then the other fields mean nothing.
+    """
+
+    owner: Ints
+    here: Ints
+    first: Ints
+    end: Ints
+
+    @classmethod
+    def draw(cls, segments: Segments, clean: Arrays, shape: Shape, rng: np.random.Generator) -> Spots:
+        """Uniform over the clean tokens of each row; the first token of a segment stays, as context."""
+        used = (clean["document"] >= 0).sum(1)[:, None]  # rows of text are filled from the left without gaps
+        place = (rng.random(shape[:2]) * np.maximum(used, 1)).astype(np.int64)
+        taken = np.take_along_axis(clean["document"], place, 1) >= 0
+        owner = _owners(segments, place, taken)
+        first, end = segments.start[owner] + 1, segments.end[owner]
+        here = segments.start[owner] + np.take_along_axis(clean["position"], place, 1).astype(np.int64)
+        return cls(
+            owner=np.where(taken & (first < end), owner, -1), here=np.clip(here, first, end - 1), first=first, end=end
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,17 +175,17 @@ class Holes:
 
     @classmethod
     def draw(
-        cls, source: TextShard, here: Ints, first: Ints, end: Ints, canvas: int, settings: SourceSettings,
-        rng: np.random.Generator,
-    ) -> Holes:  # fmt: skip
-        """Around flat positions `here` of documents that may be noise from `first` on and end at `end`."""
+        cls, source: TextShard, spots: Spots, canvas: int, settings: SourceSettings, rng: np.random.Generator
+    ) -> Holes:
+        """One canvas of length `canvas` at each spot."""
+        here, first = spots.here, spots.first
         is_hole = rng.random(here.shape) < settings.infill
         lines = rng.random(here.shape) < settings.line_holes
-        line_low, line_high = _line_holes(source, here, first, end, rng)
+        line_low, line_high = _line_holes(source, spots, rng)
         span = np.exp(rng.random(here.shape) * np.log(_LONGEST_SPAN)).astype(np.int64)
         fits = lines & (line_high > line_low) & (line_high - line_low <= canvas * 3 // 4) & (line_low >= first)
         low = np.where(fits, line_low, here)
-        high = np.where(fits, line_high, np.minimum(here + np.minimum(span, canvas // 2), end))
+        high = np.where(fits, line_high, np.minimum(here + np.minimum(span, canvas // 2), spots.end))
         # Most holes begin the canvas, as in `fill`; some have given text of the canvas on both sides.
         room = np.where(rng.random(here.shape) < 0.6, 0, canvas - (high - low))
         lead = (rng.random(here.shape) * (room + 1)).astype(np.int64)
@@ -177,30 +198,18 @@ class Holes:
         )
 
 
-def _line_holes(source: TextShard, here: Ints, first: Ints, end: Ints, rng: np.random.Generator) -> tuple[Ints, Ints]:
-    """Flat [low, high) of one to four lines from that of `here`; half keep the last line end, some begin mid-line."""
-    newlines = source.newlines
+def _line_holes(source: TextShard, spots: Spots, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    """Flat [low, high), [R,N]: one to four lines from the spot's; half keep the last line end, some begin mid-line."""
+    newlines, here = source.newlines, spots.here
     if len(newlines) == 0:
         return here, here
     line = np.searchsorted(newlines, here)  # the line end at or after `here`
-    low = np.maximum(np.where(line > 0, newlines[line - 1] + 1, 0), first)
+    low = np.maximum(np.where(line > 0, newlines[line - 1] + 1, 0), spots.first)
     count = rng.choice(_LINES, here.shape, p=_LINE_ODDS)
     last = np.minimum(line + count - 1, len(newlines) - 1)
-    high = np.minimum(newlines[last] + (rng.random(here.shape) < 0.5), end)
+    high = np.minimum(newlines[last] + (rng.random(here.shape) < 0.5), spots.end)
     low = np.where(rng.random(here.shape) < 0.25, here, low)
     return low, high
-
-
-def _random_places(clean: Arrays, shape: Shape, rng: np.random.Generator) -> tuple[Ints, NDArray[np.bool_]]:
-    """Random columns [R,N] of tokens that belong to a document, and whether the row has any."""
-    used = (clean["document"] >= 0).sum(1)[:, None]  # rows of text are filled from the left without gaps
-    place = (rng.random(shape[:2]) * np.maximum(used, 1)).astype(np.int64)
-    usable = np.take_along_axis(clean["document"], place, 1) >= 0
-    return place, usable
-
-
-def _position(clean: Arrays, place: Ints) -> Ints:
-    return np.take_along_axis(clean["position"], place, 1).astype(np.int64)
 
 
 def _owners(segments: Segments, place: Ints, usable: NDArray[np.bool_]) -> Ints:
