@@ -24,7 +24,7 @@ from redraft.model import Transformer
 from redraft.model.folders import read_config, resolve_folder
 from redraft.model.initialise import initialise
 from redraft.model.weights import load_model, save_model
-from redraft.train import sharding
+from redraft.train import sharded_checkpoint, sharding
 from redraft.train.batch import Batch
 from redraft.train.checkpoint import load_checkpoint, save_checkpoint
 from redraft.train.export import export_model
@@ -365,7 +365,7 @@ def test_a_sharded_checkpoint_outlives_being_killed_between_its_two_names(recipe
 
     def complete(name: str, step: int) -> None:
         (tmp_path / name).mkdir()
-        torch.save({"step": step}, tmp_path / name / sharding.META)
+        torch.save({"step": step}, tmp_path / name / sharded_checkpoint.META)
 
     complete("checkpoint.sharded.old", 5)
     with pytest.raises(SettingError, match="already holds a run"):
@@ -373,13 +373,13 @@ def test_a_sharded_checkpoint_outlives_being_killed_between_its_two_names(recipe
     complete("checkpoint.sharded.partial", 10)
     names = [tmp_path / f"checkpoint.sharded{end}" for end in ("", ".partial", ".old")]
     with patch.object(Path, "rename", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
-        sharding._replace(*names)
-    assert sharding.load_meta(tmp_path)["step"] == 5
-    sharding._replace(*names)
-    assert sharding.load_meta(tmp_path)["step"] == 10
+        sharded_checkpoint._replace(*names)
+    assert sharded_checkpoint.load_meta(tmp_path)["step"] == 5
+    sharded_checkpoint._replace(*names)
+    assert sharded_checkpoint.load_meta(tmp_path)["step"] == 10
     assert [p.name for p in tmp_path.iterdir()] == ["checkpoint.sharded"]
     complete("checkpoint.sharded.old", 5)  # a kill behind the second name
-    assert sharding.load_meta(tmp_path)["step"] == 10
+    assert sharded_checkpoint.load_meta(tmp_path)["step"] == 10
 
 
 def test_one_number_that_is_not_finite_spoils_sharded_weights(recipe: Recipe) -> None:
@@ -431,19 +431,19 @@ def test_a_resumed_run_lets_go_of_the_checkpoint_that_it_read(recipe: Recipe) ->
 
 def test_a_disk_that_fills_keeps_the_old_sharded_checkpoint(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = Trainer(changed(recipe, checkpoint_every=5, shard=True), device="cpu", quiet=True)
-    save = sharding.state_dict_saver.save
+    save = sharded_checkpoint.state_dict_saver.save
 
     def full(state, checkpoint_id):
         if trainer.step == 10:
             raise OSError(errno.ENOSPC, "No space left on device")
         save(state, checkpoint_id=checkpoint_id)
 
-    monkeypatch.setattr(sharding.state_dict_saver, "save", full)
+    monkeypatch.setattr(sharded_checkpoint.state_dict_saver, "save", full)
     with pytest.raises(TrainingError, match=r"could not be written: No space left on device\.$"):
         trainer.run()
-    assert sharding.load_meta(trainer.folder)["step"] == 5
+    assert sharded_checkpoint.load_meta(trainer.folder)["step"] == 5
     assert not list(trainer.folder.glob("*.partial"))
-    monkeypatch.setattr(sharding.state_dict_saver, "save", save)
+    monkeypatch.setattr(sharded_checkpoint.state_dict_saver, "save", save)
     assert len(run(trainer.recipe, resume=True)) == 15
 
 
@@ -455,7 +455,7 @@ def test_a_damaged_sharded_checkpoint_is_named(recipe: Recipe) -> None:
     with pytest.raises(CheckpointError, match=r"checkpoint\.sharded' is not a readable checkpoint: [^\n]+\.$"):
         run(recipe, resume=True)
     for content in (b"damaged", b"", pickle.dumps([1])):
-        (part.parent / sharding.META).write_bytes(content)
+        (part.parent / sharded_checkpoint.META).write_bytes(content)
         with pytest.raises(CheckpointError, match=r"run\.pt' is not a readable checkpoint; it is damaged or another"):
             run(recipe, resume=True)
 

@@ -14,7 +14,8 @@ initial, lora, frozen, quantized          the model that a run begins with, and 
 optimizer, sharding, distributed          fp32 weights and their updates, in one process or several
 trainer, limits, history                  the loop, what ends it, and its record of past steps
 meters, flops, progress, curve            what a run reports
-checkpoint, resuming, export              what it leaves behind
+checkpoint, sharded_checkpoint,
+resuming, export                          what it leaves behind
 check, bench, profile, distill            a look at the data, two at the speed; own answers as data
 """
 

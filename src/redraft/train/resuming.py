@@ -13,15 +13,8 @@ from redraft.model.folders import resolve_folder
 from redraft.train.checkpoint import FILE, load_checkpoint, save_checkpoint
 from redraft.train.distributed import World
 from redraft.train.recipe import Recipe
-from redraft.train.sharding import (
-    FOLDER,
-    OLD,
-    ShardedWeights,
-    TrainedWeights,
-    load_meta,
-    load_sharded,
-    save_sharded,
-)
+from redraft.train.sharded_checkpoint import FOLDER, OLD, load_meta, load_sharded, save_sharded
+from redraft.train.sharding import ShardedWeights, TrainedWeights
 
 _RESUMED = ("data", "objective", "optimizer")
 """The tables of a recipe that may differ when a run is resumed."""
@@ -106,7 +99,7 @@ class RunCheckpoint:
     def restore(self, state: dict[str, Any], weights: TrainedWeights) -> None:
         """Restore the weights of a checkpoint that `load` returned. Every process has to call it."""
         if isinstance(weights, ShardedWeights):
-            load_sharded(self._folder, weights)
+            load_sharded(self._folder, weights.state())
         else:
             weights.load_state(state["weights"])
 

@@ -2,36 +2,24 @@
 
 Every process keeps its part of the fp32 weights and of the optimizer's state. A forward pass gathers a layer's weights
 in the compute dtype when it reaches it; they stay for the backward pass, because the two streams run every layer up to
-three times per pass, and are freed after the step. All processes write checkpoints at once into one folder, and a
-different number of processes can read them.
+three times per pass, and are freed after the step.
 """
 
 from __future__ import annotations
 
-import shutil
 import warnings
-from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
-from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 
-from redraft.errors import CheckpointError, SettingError, TrainingError, why
-from redraft.train.checkpoint import read_state, write_state
 from redraft.train.distributed import World
 from redraft.train.optimizer import Masters, decay_groups, update
 from redraft.train.recipe import OptimizerSettings
 from redraft.train.two_stream import TwoStream
-
-FOLDER, META = "checkpoint.sharded", "run.pt"
-OLD = FOLDER + ".old"
-_PARTIAL = FOLDER + ".partial"
 
 
 class ShardedWeights:
@@ -85,7 +73,7 @@ class ShardedWeights:
         return all(bool(part.isfinite().all()) for part in parts)
 
     def state(self) -> dict[str, Any]:
-        """The sharded tensors a resumed run needs, by name; reading a checkpoint fills them in place."""
+        """The tensors that a resumed run needs, by name; all but `step` are sharded. A checkpoint is read into them."""
         self._fill_optimizer()
         out: dict[str, Any] = {}
         for name, parameter in self.trained_parts.items():
@@ -119,76 +107,3 @@ TrainedWeights = Masters | ShardedWeights
 
 def _whole(tensor: Tensor) -> Tensor:
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def save_sharded(folder: Path, meta: Mapping[str, Any], state: dict[str, Any], world: World) -> None:
-    """Write a checkpoint of all processes; the previous one is removed only when the new one is complete on disk.
-
-    Raises `TrainingError` in every process if any of them cannot write.
-    """
-    partial, final, old = folder / _PARTIAL, folder / FOLDER, folder / OLD
-    what = f"The checkpoint {str(final)!r}"
-    try:
-        with world.writing(what):
-            if world.is_main:
-                shutil.rmtree(partial, ignore_errors=True)
-                partial.mkdir()
-                write_state(partial / META, meta)
-        with world.writing(what):
-            _save_parts(partial, state, what)
-    except Exception:
-        if world.is_main:
-            shutil.rmtree(partial, ignore_errors=True)
-        raise
-    with world.writing(what):
-        if world.is_main:
-            _replace(final, partial, old)
-
-
-def _save_parts(partial: Path, state: dict[str, Any], what: str) -> None:
-    """Write this process' part. Raises `TrainingError` for whatever the library says went wrong in any process."""
-    try:
-        state_dict_saver.save(state, checkpoint_id=partial)
-    except (Exception, CheckpointException) as error:
-        raise TrainingError(f"{what} could not be written: {_reason(error)}.") from error
-
-
-def _reason(error: BaseException) -> str:
-    """The first line of an error; for the library's own, which is not an `Exception`, of what failed in a process."""
-    if isinstance(error, CheckpointException):
-        error, _ = next(iter(error.failures.values()))
-    said = why(error) if isinstance(error, Exception) else str(error)
-    return said.partition("\n")[0].rstrip(".") or type(error).__name__
-
-
-def _replace(final: Path, partial: Path, old: Path) -> None:
-    """At every moment either `final` or `old` is a complete checkpoint; only `old`, if a run was killed in here."""
-    if final.exists():
-        shutil.rmtree(old, ignore_errors=True)
-        final.rename(old)
-    partial.rename(final)
-    shutil.rmtree(old, ignore_errors=True)
-
-
-def sharded_folder(folder: Path) -> Path:
-    """Where a run's complete sharded checkpoint is. Raises `SettingError` if there is none."""
-    for name in (FOLDER, OLD):
-        if (folder / name / META).is_file():
-            return folder / name
-    raise SettingError(f"There is nothing to resume: {str(folder / FOLDER)!r} does not exist.")
-
-
-def load_meta(folder: Path) -> dict[str, Any]:
-    """What a run's sharded checkpoint says about the run. Raises as `load_checkpoint` does."""
-    return read_state(sharded_folder(folder) / META)
-
-
-def load_sharded(folder: Path, weights: ShardedWeights) -> None:
-    """Read a checkpoint into `weights`, which may be spread over a different number of processes than when saved."""
-    state = weights.state()
-    try:
-        state_dict_loader.load(state, checkpoint_id=sharded_folder(folder))
-    except (Exception, CheckpointException) as error:
-        raise CheckpointError(f"{str(folder / FOLDER)!r} is not a readable checkpoint: {_reason(error)}.") from error
-    for name, parameter in weights.trained_parts.items():  # plain tensors are read separately, not in place
-        weights.optimizer.state[parameter]["step"].copy_(state[f"step.{name}"])
