@@ -10,8 +10,8 @@ Shapes: B rows, N query heads in G groups of R, M canvases of C tokens (encoding
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -30,9 +30,23 @@ def parted_attention(q: Tensor, clean: Part, own: Part | None, seen: Tensor, can
 
     `canvas` is C. Without an `own` part every query must see a clean token.
     """
-    own_k, own_v = own or (None, None)
-    out = _Parted.apply(q, *clean, own_k, own_v, seen, canvas, compiled)
+    out = _Parted.apply(canvas, compiled, *_Inputs(q, *clean, *(own or (None, None)), seen))
     return out.transpose(1, 2).flatten(2)
+
+
+class _Inputs(NamedTuple):
+    """q [B,N,Q,H], clean k and v [B,G,T,H], those of the canvases [B,G,Q,H], both or neither, and bool seen [B,Q,T]."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    own_k: Tensor | None
+    own_v: Tensor | None
+    seen: Tensor
+
+    def of_rows(self, rows: slice) -> _Inputs:
+        """Those of some of the B rows."""
+        return _Inputs(*(None if tensor is None else tensor[rows] for tensor in self))  # type: ignore[arg-type]
 
 
 def _rows(x: Tensor, groups: int, canvas: int) -> Tensor:
@@ -58,10 +72,9 @@ def _own(part: Tensor, canvas: int) -> Tensor:
     return part.unflatten(2, (-1, canvas))
 
 
-def _forward(
-    q: Tensor, k: Tensor, v: Tensor, own_k: Tensor | None, own_v: Tensor | None, seen: Tensor, canvas: int
-) -> tuple[Tensor, Tensor]:
+def _forward(inputs: _Inputs, canvas: int) -> tuple[Tensor, Tensor]:
     """The result [B,N,Q,H] and the logarithms of the rows' sums [B,G,M,R*C,1]."""
+    q, k, v, own_k, own_v, seen = inputs
     rows = _rows(q, k.shape[1], canvas)
     scores = _clean_scores(rows, k, seen, canvas)
     log_sum = scores.logsumexp(-1, keepdim=True)
@@ -81,10 +94,10 @@ def _times(weights: Tensor, v: Tensor) -> Tensor:
 
 
 def _backward(
-    gradient: Tensor, out: Tensor, log_sum: Tensor, q: Tensor, k: Tensor, v: Tensor, own_k: Tensor | None,
-    own_v: Tensor | None, seen: Tensor, canvas: int,
-) -> tuple[Tensor | None, ...]:  # fmt: skip
-    """Gradients of q, k, v and the own keys and values."""
+    gradient: Tensor, out: Tensor, log_sum: Tensor, inputs: _Inputs, canvas: int
+) -> tuple[Tensor | None, ...]:
+    """Gradients of q, k, v and the own keys and values, from what `_forward` returned and its `gradient` [B,N,Q,H]."""
+    q, k, v, own_k, own_v, seen = inputs
     rows, d_out, out = (_rows(x, k.shape[1], canvas) for x in (q, gradient, out))
     mean = (d_out.float() * out.float()).sum(-1, keepdim=True)  # [B,G,M,R*C,1]
     weights = (_clean_scores(rows, k, seen, canvas) - log_sum).exp()
@@ -109,10 +122,6 @@ def _chunks(count: int, scores: int) -> Iterator[slice]:
     return (slice(start, start + size) for start in range(0, count, size))
 
 
-def _cut(tensors: tuple[Tensor | None, ...], part: slice) -> list[Tensor | None]:
-    return [None if tensor is None else tensor[part] for tensor in tensors]
-
-
 def _joined(parts: list[tuple[Tensor | None, ...]]) -> list[Tensor | None]:
     """Join the parts column by column; each column is all tensors or all None."""
     columns = zip(*parts, strict=True)
@@ -121,23 +130,24 @@ def _joined(parts: list[tuple[Tensor | None, ...]]) -> list[Tensor | None]:
 
 class _Parted(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, own_k: Tensor | None, own_v: Tensor | None, seen: Tensor,
-        canvas: int, compiled: bool,
-    ) -> Tensor:  # fmt: skip
+    def forward(ctx: Any, canvas: int, compiled: bool, *tensors: Any) -> Tensor:
+        inputs = _Inputs(*tensors)
+        q, k = inputs.q, inputs.k
         ctx.canvas, ctx.compiled = canvas, compiled
-        ctx.scores = q.shape[1] * q.shape[2] * (k.shape[2] + (0 if own_k is None else canvas))
-        body: Callable[..., Any] = compiled_if(_forward, compiled)
-        given = q, k, v, own_k, own_v, seen
-        out, log_sum = _joined([body(*_cut(given, part), canvas) for part in _chunks(len(q), ctx.scores)])
+        ctx.scores = q.shape[1] * q.shape[2] * (k.shape[2] + (0 if inputs.own_k is None else canvas))
+        body = compiled_if(_forward, compiled)
+        out, log_sum = _joined([body(inputs.of_rows(part), canvas) for part in _chunks(len(q), ctx.scores)])
         assert out is not None
-        ctx.save_for_backward(out, log_sum, *given)
+        ctx.save_for_backward(out, log_sum, *inputs)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # type: ignore[override]
-        body: Callable[..., Any] = compiled_if(_backward, ctx.compiled)
-        given = gradients[0], *ctx.saved_tensors
-        parts = [body(*_cut(given, part), ctx.canvas) for part in _chunks(len(gradients[0]), ctx.scores)]
-        return *_joined(parts), None, None, None
+        out, log_sum, *tensors = ctx.saved_tensors
+        inputs, body = _Inputs(*tensors), compiled_if(_backward, ctx.compiled)
+        parts = [
+            body(gradients[0][part], out[part], log_sum[part], inputs.of_rows(part), ctx.canvas)
+            for part in _chunks(len(out), ctx.scores)
+        ]
+        return None, None, *_joined(parts), None
