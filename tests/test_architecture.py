@@ -149,6 +149,14 @@ def classes_of(hint: Any) -> set[str]:
     return {hint.__name__}.union(*map(classes_of, fields.values()))
 
 
+def test_the_map_of_training_names_every_module() -> None:
+    folder = PACKAGE / "train"
+    modules = {path.stem for path in (*folder.glob("*.py"), *folder.glob("*/")) if not path.stem.startswith("_")}
+    rows = (importlib.import_module("redraft.train").__doc__ or "").split("\n\n", 2)[2].strip().splitlines()
+    named = [name for row in rows for name in row.partition("   ")[0].rstrip(",").split(", ")]
+    assert sorted(named) == sorted(modules)
+
+
 def test_no_file_is_long_without_reason() -> None:
     long = [str(f.relative_to(PACKAGE)) for f in PACKAGE.rglob("*.py") if len(f.read_text().splitlines()) > 500]
     assert not long

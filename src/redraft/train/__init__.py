@@ -9,14 +9,17 @@ packing, segments, canvases, holes,
 batch, loader                             batches of clean rows and canvases, packed ahead
 objective, losses                         what is learned: noise, weights of positions, the loss of each
 two_stream, layer_pass, masks,
-parted_attention, experts, compiling      the forward pass over both streams, which gives what the loss is of
-initial, lora, frozen, quantized          the model that a run begins with, and which part of it is trained
+parted_attention, experts, rows           the forward pass over both streams, which gives what the loss is of
+passes, compiling                         how forward and backward run: as written, compiled, or as CUDA graphs
+initial, lora, adapted, frozen,
+quantized                                 the model that a run begins with, and which part of it is trained
 optimizer, sharding, distributed          fp32 weights and their updates, in one process or several
 trainer, limits, history                  the loop, what ends it, and its record of past steps
 meters, flops, progress, curve            what a run reports
 checkpoint, sharded_checkpoint,
 resuming, export                          what it leaves behind
 check, bench, profile, distill            a look at the data, two at the speed; own answers as data
+build                                     the data that the embedded model is trained on
 """
 
 from __future__ import annotations
