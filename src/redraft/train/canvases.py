@@ -64,7 +64,7 @@ def text_canvases(
 ) -> Arrays:  # fmt: skip
     """N canvases per row of plain text, each either a draft of all its tokens or a hole in given text."""
     spots = Spots.draw(segments, clean, shape, rng)
-    canvas = Holes.draw(source, spots, shape[2], settings, rng)
+    canvas = TextCanvases.draw(source, spots, shape[2], settings, rng)
     layout = Layout.draw(canvas.high, canvas.is_hole, shape[2], settings, rng)
     start, usable = canvas.start - segments.start[spots.owner], spots.owner >= 0
     target, filled = _cut(source.tokens, segments, spots.owner, start, layout, fillers)
@@ -165,7 +165,7 @@ class Spots:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Holes:
+class TextCanvases:
     """Canvases of plain text, [R,N] each: flat `start`, noise region [low, high) inside, and whether it is a hole."""
 
     start: Ints
@@ -176,7 +176,7 @@ class Holes:
     @classmethod
     def draw(
         cls, source: TextShard, spots: Spots, canvas: int, settings: SourceSettings, rng: np.random.Generator
-    ) -> Holes:
+    ) -> TextCanvases:
         """One canvas of length `canvas` at each spot."""
         here, first = spots.here, spots.first
         is_hole = rng.random(here.shape) < settings.infill
