@@ -20,7 +20,7 @@ class Packer:
     """Makes the batches of a recipe."""
 
     def __init__(self, recipe: Recipe) -> None:
-        """Opens the sources. Raises `SettingError` for wrong ones, and where there is nothing to evaluate on."""
+        """Opens the sources. Raises as `open_sources` does, and `SettingError` if there is nothing to evaluate on."""
         self.recipe, self.data = recipe, recipe.data
         self.sources = open_sources(recipe.data, recipe.model.vocab_size, recipe.model.canvas_length)
         shares = np.array([source.share for source in recipe.data.sources])

@@ -74,6 +74,10 @@ class ChatShard:
     """Chat documents of a shard, drawn at random; those whose prompt leaves no room in a row are left out."""
 
     def __init__(self, shard: Shard, tokens: int, heldout: float, name: str, *, marks: Bools | None = None) -> None:
+        """`tokens` is the length of a row, `heldout` a share, `marks` [V]; errors name the source, `name`.
+
+        Raises `SettingError` if no document can be trained.
+        """
         self.marks = marks
         prompts = shard.prompt_lengths
         usable = np.flatnonzero((prompts > 0) & (prompts < tokens) & (prompts < np.diff(shard.offsets)))
@@ -111,6 +115,10 @@ class SudokuSource:
     extent: Extent | None = None
 
     def __init__(self, base: Path, encoder: SudokuEncoder, tokens: int, clues: tuple[int, int], name: str) -> None:
+        """`tokens` is the length of a row, `clues` the fewest and the most of a puzzle; errors name the source, `name`.
+
+        Raises `InputError` for a wrong base file and `SettingError` for a row too short for a prompt.
+        """
         self._base, self._encoder, self._clues = load_base(base), encoder, clues
         _check_room(encoder.prompt_length, tokens, name)
         self._per_row = tokens // encoder.prompt_length + 1
@@ -131,6 +139,7 @@ class ReverseSource:
     extent: Extent | None = None
 
     def __init__(self, tokens: int, vocab_size: int, name: str) -> None:
+        """`tokens` is the length of a row. Raises `SettingError` if it or the vocabulary is too small for symbols."""
         _check_room(self.SYMBOLS + 2, tokens, name)
         if vocab_size <= self.FIRST:
             raise SettingError(f"source {name}: its symbols begin at {self.FIRST}; model.vocab_size is {vocab_size}.")
@@ -147,6 +156,10 @@ class TextShard:
     """Plain text, cut into windows that spread evenly over the shard, with the positions of its line ends."""
 
     def __init__(self, shard: Shard, newline: int, heldout: float, name: str, vocab_size: int) -> None:
+        """`newline` is the token of a line end, `heldout` a share; errors name the source, `name`.
+
+        Raises `SettingError` if there are fewer than two tokens.
+        """
         if len(shard.tokens) < 2:
             raise SettingError(f"source {name}: the shard is empty.")
         self.tokens, self.offsets = shard.tokens, shard.offsets
@@ -207,7 +220,11 @@ def _equal_documents(documents: NDArray[np.int32], prompt: int, rows: int) -> tu
 
 
 def open_sources(data: DataSettings, vocab_size: int, canvas: int) -> list[ChatSource | TextShard]:
-    """Open every source of a recipe, in order. Raises `SettingError` naming the source that cannot be read."""
+    """Open every source of a recipe, in order. `canvas` is the length of a canvas.
+
+    Raises `SettingError`, naming the source, for files that are missing, wrong or of no use to it; `InputError`, naming
+    the file, for JSON lines and Sudoku puzzles that cannot be read.
+    """
     tokenizer = Tokenizer.from_folder(data.tokenizer) if data.tokenizer else None
     return [_open(source, data, tokenizer, vocab_size, canvas) for source in data.sources]
 

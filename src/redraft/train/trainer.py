@@ -77,8 +77,8 @@ class Trainer:
     def __init__(self, recipe: Recipe, *, device: str = "auto", quiet: bool = False) -> None:
         """Opens the recipe's data.
 
-        Raises `SettingError` for wrong data, a missing device or TensorBoard, and `CheckpointError` if the model under
-        an adapter cannot be read.
+        Raises `SettingError` for a missing device or TensorBoard and for data that the recipe cannot use, `InputError`
+        for data that cannot be read, and `CheckpointError` if the model under an adapter cannot be.
         """
         self.recipe, self.run_settings = recipe, recipe.run
         self.world = World.from_environment()
@@ -336,5 +336,7 @@ class Trainer:
 
 
 def train(recipe: Recipe, *, resume: bool = False, device: str = "auto", quiet: bool = False) -> TrainingResult:
-    """Run a recipe. Raises `SettingError`, `CheckpointError` for a wrong folder to resume, and `TrainingError`."""
+    """Run a recipe. Raises `SettingError`, `InputError` for data that cannot be read, `CheckpointError` for a wrong
+    folder to resume, and `TrainingError`.
+    """
     return Trainer(recipe, device=device, quiet=quiet).run(resume=resume)
