@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -15,7 +16,9 @@ from torch import Tensor
 from nvfp4 import quantize_nvfp4
 from redraft.errors import CheckpointError, SettingError
 from redraft.kernels.packed import PackedFp8
+from redraft.model import quantize
 from redraft.model.checkpoint import Checkpoint
+from redraft.model.copying import write_copy
 from redraft.model.initialise import initialise
 from redraft.model.names import to_hugging_face
 from redraft.model.presets import preset
@@ -112,6 +115,25 @@ def test_a_full_disk_leaves_the_target_as_it_was(
         quantize_folder(folder, target, "fp8")
     assert target.exists() == there
     assert not there or not list(target.iterdir())
+
+
+@pytest.mark.parametrize("format", ["fp8", "int4"])
+def test_the_bytes_that_a_copy_needs_are_known_before(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.decoder.embed_tokens.weight"] = tensors["model.decoder.embed_tokens.weight"].half()
+    save_file(tensors, folder / "model.safetensors")
+    told = list[int]()
+
+    def write(*given: Any, needed: int, **more: Any) -> None:
+        told.append(needed)
+        write_copy(*given, needed=needed, **more)
+
+    monkeypatch.setattr(quantize, "write_copy", write)
+    quantize_folder(folder, tmp_path / "out", format, group=GROUPS[format])
+    written = load_file(tmp_path / "out" / "model.safetensors")
+    assert told == [sum(tensor.nbytes for tensor in written.values())]
 
 
 def test_folders_made_on_the_way_are_removed_on_failure(folder: Path, tmp_path: Path) -> None:

@@ -61,7 +61,11 @@ class Checkpoint:
     def dtype(self) -> torch.dtype:
         """The dtype of unquantized weights: the embedding's, or the last norm's if the embedding is quantized."""
         full = "embedding.weight" if self._layouts.get(self._bases["embedding.weight"]) is None else "norm.weight"
-        return PLAIN_DTYPES.get(self._stored[to_hugging_face(full)].dtype, torch.bfloat16)
+        return self.dtype_of(full)
+
+    def dtype_of(self, name: str) -> torch.dtype:
+        """The dtype of one unquantized weight; bfloat16 if it is decoded as it is read."""
+        return PLAIN_DTYPES.get(self._stored[self._first_tensor(name)].dtype, torch.bfloat16)
 
     @property
     def coded(self) -> bool:
@@ -139,7 +143,11 @@ class Checkpoint:
         return tensor_in(self._mapped[1], entry)
 
     def _shard(self, name: str) -> str:
-        return str(self._stored[self._tensors_of(self._matrices(name)[0][0])[0]].shard)
+        return str(self._stored[self._first_tensor(name)].shard)
+
+    def _first_tensor(self, name: str) -> str:
+        """The name in the files of the first tensor that makes up one of our weights."""
+        return self._tensors_of(self._matrices(name)[0][0])[0]
 
     # --- does everything fit? ------------------------------------------------------------------------------------
 

@@ -39,15 +39,15 @@ def write_copy(
     stored: Callable[[str], Iterable[tuple[str, Tensor]]],
     config: Mapping[str, Any],
     *,
-    needed: int | None = None,
+    needed: int,
     max_shard_size: int,
     progress: Callable[[int, int], None],
 ) -> None:
     """Write a copy of an open folder to `target`, which `check_target` has looked at, with another config.
 
     `stored` gives the tensors of each weight, by their names in the files, from our name of it; `needed` is how many
-    bytes they have, if that is known, for who has no room for them. Host memory holds one shard and one weight at a
-    time. `progress` is called with the weights done and the total. Nothing is left behind on failure.
+    bytes they have, for who has no room for them. Host memory holds one shard and one weight at a time. `progress` is
+    called with the weights done and the total. Nothing is left behind on failure.
     """
 
     def tensors() -> Iterator[tuple[str, Tensor]]:

@@ -9,6 +9,7 @@ experts as one matrix each, so that other engines read them too.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -100,7 +101,8 @@ def quantize_folder(
             yield key, tensor
 
     config = read_json(checkpoint.folder / CONFIG_FILE) | {"quantization_config": _quantization_config(format, group)}
-    write_copy(checkpoint, target, stored, config, max_shard_size=max_shard_size, progress=progress)
+    needed = sum(_size(checkpoint, name, weight_format(name, format), group) for name in checkpoint.shapes)
+    write_copy(checkpoint, target, stored, config, needed=needed, max_shard_size=max_shard_size, progress=progress)
     return {"format": format, "bytes": sizes.total(), "bytes_by_format": dict(sizes)}
 
 
@@ -116,6 +118,18 @@ def _stored(name: str, weight: Weight, kept_as: str | None, group: int) -> Itera
         if not quantized[".weight_scale"].isfinite().all():
             raise CheckpointError(f"{base} has infinite or NaN values, which cannot be quantized.")
         yield from ((base + suffix, tensor) for suffix, tensor in quantized.items())
+
+
+def _size(checkpoint: Checkpoint, name: str, kept_as: str | None, group: int) -> int:
+    """How many bytes `_stored` makes of one of our weights."""
+    shape = checkpoint.shapes[name]
+    numbers = math.prod(shape)
+    if kept_as is None:
+        return numbers * checkpoint.dtype_of(name).itemsize
+    if kept_as == "fp8":
+        return numbers + numbers // shape[-1] * torch.float32.itemsize
+    matrices = sum(map(len, split_experts(name, shape[0])))
+    return numbers // 2 + numbers // group * torch.bfloat16.itemsize + matrices * 2 * torch.int64.itemsize
 
 
 def _matrices(name: str, weight: Tensor) -> Iterator[tuple[str, Tensor]]:
