@@ -137,6 +137,16 @@ def test_a_folder_without_config(cli: Cli, copied: Path, command: str) -> None:
     refused(cli, "has no config.json", command, *args)
 
 
+@pytest.mark.parametrize(
+    "args", [("generate", "Hello", "--model"), ("serve", "--model"), ("inspect",), ("convert",), ("quantize",)]
+)
+def test_an_adapter_in_the_place_of_a_model(cli: Cli, tmp_path: Path, args: tuple[str, ...]) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    out = (tmp_path / "out",) if args[0] in ("convert", "quantize") else ()
+    words = f"{tmp_path} holds an adapter, not a model; give the model that it changes, and this folder as `adapter`."
+    refused(cli, words, *args, tmp_path, *out)
+
+
 def test_a_truncated_shard(cli: Cli, copied: Path) -> None:
     weights = copied / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1000])

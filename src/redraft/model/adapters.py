@@ -28,7 +28,7 @@ from redraft.checks import is_positive
 from redraft.errors import CheckpointError, SettingError
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.files import check_readable
-from redraft.model.folders import read_json, write_json
+from redraft.model.folders import ADAPTER_FILE, read_json, write_json
 from redraft.model.int4_experts import Int4Experts
 from redraft.model.layouts import PLAIN_DTYPES, Weight
 from redraft.model.names import DECODER, ENCODER, from_hugging_face, to_hugging_face
@@ -36,7 +36,7 @@ from redraft.model.shards import write_tensors
 from redraft.model.transformer import Transformer
 from redraft.outputs import staged_folder
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+WEIGHTS = "adapter_model.safetensors"
 _PREFIX = "base_model.model."
 _IGNORED_BY_ENCODER = f"{DECODER}self_conditioning."
 _EXPERTS = {"experts.gate_up_proj": "experts.base_layer", "experts.down_proj": "experts"}
@@ -167,9 +167,11 @@ def load_adapter(folder: str | Path) -> Adapter:
     decoder have different factors or only one of them has factors.
     """
     if not os.path.isdir(folder):
-        raise CheckpointError(f"There is no folder {str(folder)!r}; an adapter is one with {CONFIG} and {WEIGHTS}.")
+        raise CheckpointError(
+            f"There is no folder {str(folder)!r}; an adapter is one with {ADAPTER_FILE} and {WEIGHTS}."
+        )
     folder = Path(folder)
-    config = read_json(folder / CONFIG, "an adapter")
+    config = read_json(folder / ADAPTER_FILE, "an adapter")
     _check_kind(config, folder)
     factors = _pair(_read(folder / WEIGHTS), folder, config)
     return Adapter(
@@ -203,9 +205,9 @@ def save_adapter(adapter: Adapter, folder: str | Path, *, base_model: str, dropo
             for stack in _stacks(part):
                 tensors[stack] = tensor.detach().to("cpu", copy=True).contiguous()
     config = _config(adapter, base_model, dropout)
-    with staged_folder(Path(folder), last=CONFIG) as work:
+    with staged_folder(Path(folder), last=ADAPTER_FILE) as work:
         write_tensors(tensors, work / WEIGHTS)
-        write_json(work / CONFIG, config)
+        write_json(work / ADAPTER_FILE, config)
 
 
 def _config(adapter: Adapter, base_model: str, dropout: float) -> dict[str, Any]:
@@ -250,7 +252,7 @@ def _check_kind(config: Mapping[str, Any], folder: Path) -> None:
         )
     numbers = config.get("r"), config.get("lora_alpha")
     if not all(map(is_positive, numbers)):
-        raise CheckpointError(f"{folder / CONFIG} must set r and lora_alpha to numbers above 0.")
+        raise CheckpointError(f"{folder / ADAPTER_FILE} must set r and lora_alpha to numbers above 0.")
 
 
 def _pair(tensors: Mapping[str, Tensor], folder: Path, config: Mapping[str, Any]) -> dict[str, Factors]:
@@ -288,7 +290,9 @@ def _factors(name: str, a: Tensor, b: Tensor, config: Mapping[str, Any], folder:
     if not ok or factors is None:
         raise CheckpointError(f"The factors of {name} in {folder} do not fit each other: {a.shape} and {b.shape}.")
     if factors.rank != rank:
-        raise CheckpointError(f"The factors of {name} in {folder} have rank {factors.rank}; {CONFIG} says {rank}.")
+        raise CheckpointError(
+            f"The factors of {name} in {folder} have rank {factors.rank}; {ADAPTER_FILE} says {rank}."
+        )
     return factors
 
 
@@ -302,7 +306,7 @@ def _rank(name: str, config: Mapping[str, Any], folder: Path) -> int:
     except (TypeError, ValueError, OverflowError, re.error):
         rank = 0
     if rank < 1:
-        raise CheckpointError(f"{folder / CONFIG} must map patterns to whole numbers above 0 in rank_pattern.")
+        raise CheckpointError(f"{folder / ADAPTER_FILE} must map patterns to whole numbers above 0 in rank_pattern.")
     return rank
 
 

@@ -17,7 +17,8 @@ from redraft.config import FULL, SLIDING, ModelConfig, end_ids
 from redraft.errors import CheckpointError, HubError, why
 from redraft.model.presets import PRESETS
 
-CONFIG_FILE = "config.json"
+CONFIG_FILE, ADAPTER_FILE = "config.json", "adapter_config.json"
+"""What a model's folder and an adapter's are known by."""
 EMBEDDED = "tiny"
 QUANTIZERS = ("compressed-tensors", "modelopt")
 """Quantization tools whose weights can be read; `redraft quantize` writes the format of the first."""
@@ -163,10 +164,14 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def _whole_folder(folder: Path) -> Path:
-    """The folder, unless all that it holds are GGUF files, of which one must be named."""
+    """The folder, unless all that it holds are GGUF files, of which one must be named, or an adapter."""
     files = sorted(file.name for file in folder.glob("*.gguf"))
     if files and not (folder / CONFIG_FILE).exists():
         raise CheckpointError(f"{folder} holds GGUF files; name one of them, such as {folder / files[0]}.")
+    if (folder / ADAPTER_FILE).exists() and not (folder / CONFIG_FILE).exists():
+        raise CheckpointError(
+            f"{folder} holds an adapter, not a model; give the model that it changes, and this folder as `adapter`."
+        )
     return folder
 
 
