@@ -147,6 +147,16 @@ def test_an_adapter_in_the_place_of_a_model(cli: Cli, tmp_path: Path, args: tupl
     refused(cli, words, *args, tmp_path, *out)
 
 
+@pytest.mark.parametrize("out", ["tiny", "./tiny", "26b-a4b"])
+@pytest.mark.parametrize("args", [("convert", "nowhere/at-all"), ("quantize", "nowhere/at-all"), ("merge", "a/b", "c")])
+def test_a_copy_under_a_name_that_is_not_read_as_a_folder(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...], out: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused(cli, f"{Path(out)} is the name of a model or shape of Redraft's own", *args, out)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_truncated_shard(cli: Cli, copied: Path) -> None:
     weights = copied / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1000])

@@ -28,13 +28,12 @@ def merge(
     from redraft.model.adapters import adapter_for
     from redraft.model.adapters import merge as fold
     from redraft.model.checkpoint import Checkpoint
-    from redraft.model.copying import check_finite
+    from redraft.model.copying import check_finite, check_target
     from redraft.model.folders import resolve_folder
     from redraft.model.placement import DTYPES
     from redraft.model.weights import filled, save_model
-    from redraft.outputs import check_new
 
-    check_new(out)
+    check_target(out)
     folder = resolve_folder(model)
     checkpoint = Checkpoint(folder)
     change, dtype = adapter_for(checkpoint, adapter), checkpoint.dtype

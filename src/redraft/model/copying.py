@@ -8,17 +8,25 @@ from typing import Any
 
 from torch import Tensor
 
-from redraft.errors import CheckpointError
+from redraft.errors import CheckpointError, SettingError
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.folders import CONFIG_FILE
 from redraft.model.names import to_hugging_face
-from redraft.model.shards import check_shard_size, write_model
+from redraft.model.presets import PRESETS
+from redraft.model.shards import MAX_SHARD_SIZE, check_shard_size, write_model
 from redraft.outputs import check_new, staged_folder
 
 
-def check_target(target: Path, max_shard_size: int) -> None:
-    """Raise `SettingError` for a shard size below 1 and for a `target` that is not empty or cannot be made."""
+def check_target(target: Path, max_shard_size: int = MAX_SHARD_SIZE) -> None:
+    """Raise `SettingError` for a shard size below 1 and for a `target` that is not empty, cannot be made, or has a name
+    under which it would not be found again.
+    """
     check_shard_size(max_shard_size)
+    if str(target) in PRESETS:
+        raise SettingError(
+            f"{target} is the name of a model or shape of Redraft's own, which is read instead of a folder; name "
+            "another one."
+        )
     check_new(target)
 
 
