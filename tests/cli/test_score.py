@@ -20,9 +20,16 @@ def test_one_number_a_text(cli: Cli, folder: Path) -> None:
 
 def test_texts_from_standard_input_keep_their_white_space(cli: Cli, folder: Path) -> None:
     arguments = ("score", "Once upon", "-", "--raw", "--model", folder)
-    piped = cli(*arguments, stdin=b" a time\n\n, a king\n")
+    piped = cli(*arguments, stdin=b" a time\n, a king\n")
     assert piped.out == cli("score", "Once upon", " a time", ", a king", "--raw", "--model", folder).out
     assert piped.out != cli(*arguments, stdin=b"a time\n, a king\n").out
+
+
+@pytest.mark.parametrize(("given", "line"), [(b"a\r\n\r\nb", 2), (b"\n", 1), (b"a\n \nb\n\n", 4)])
+def test_an_empty_line_is_refused_as_lines_and_scores_belong_together(cli: Cli, given: bytes, line: int) -> None:
+    outcome = cli("score", "a", "-", "--model", "/no/such/model", stdin=given)
+    said = f"error: Line {line} of standard input is empty; a text has at least one character.\n"
+    assert (outcome.code, outcome.err) == (2, said)
 
 
 def test_the_prompt_may_be_standard_input(cli: Cli, folder: Path) -> None:

@@ -49,12 +49,15 @@ def score(
 
 
 def _texts(text: str) -> list[str]:
+    """The text, or those of standard input for `-`. Raises `InputError` for an empty line: each has its own score."""
     if text != "-":
         return [text]
     from redraft.text.line_ends import split_lines
 
     lines = [line.rstrip("\r\n") for line in split_lines(read_words("-", "The texts"))]
-    return [line for line in lines if line]
+    if "" in lines:
+        raise InputError(f"Line {lines.index('') + 1} of standard input is empty; a text has at least one character.")
+    return lines
 
 
 def _show(scores: list[Score]) -> None:
