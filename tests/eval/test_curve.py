@@ -10,6 +10,7 @@ from redraft.diffusion.records import DenoiseStep
 from redraft.errors import SettingError
 from redraft.eval.curve import CurvePoint, draw, entropies, measure
 from redraft.eval.result import EvalResult
+from redraft.model.folders import resolve_folder
 
 BUDGETS = (1, 2, 4, 8, 12, 16, 32, 48)
 
@@ -56,11 +57,13 @@ def test_the_entropy_curve_is_the_mean_over_answers_that_got_so_far() -> None:
 
 
 def test_the_command_compares_models(tmp_path: Path, capsys) -> None:
-    picture = tmp_path / "c.png"
-    arguments = ["eval", "curve", "tools", "--against", "tiny", "--budgets", "1,2", "--limit", "2", "--device", "cpu"]
+    picture, other = tmp_path / "c.png", str(tmp_path / "other")
+    Path(other).symlink_to(resolve_folder("tiny"))
+    arguments = ["eval", "curve", "tools", "--against", other, "--budgets", "1,2", "--limit", "2", "--device", "cpu"]
     assert main([*arguments, "--max-tokens", "16", "--canvas-length", "16", "--picture", str(picture), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert [point["budget"] for point in shown["models"]["tiny"]] == [1, 2]
+    assert shown["models"] == dict.fromkeys(("tiny", other), shown["models"]["tiny"])
     assert shown["items"] == 2
     assert picture.exists()
     assert main(["eval", "curve", "poems"]) == 2
@@ -83,3 +86,6 @@ def test_wrong_budgets_and_models_are_named_before_a_model_is_loaded(capsys, mon
     assert "The budgets are [2, 1]" in capsys.readouterr().err
     assert main(["eval", "curve", "smalltalk", "--against", "no such model"]) == 2
     assert "'no such model' is neither 'tiny', nor a folder" in capsys.readouterr().err
+    for named in (["--against", "tiny"], ["--model", "26b", "--against", "tiny", "--against", "tiny"]):
+        assert main(["eval", "curve", "smalltalk", *named]) == 2
+        assert "A model is named twice by --model and --against; name each once." in capsys.readouterr().err

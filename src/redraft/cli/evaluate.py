@@ -238,6 +238,8 @@ def curve(
     items = spread(chosen.items(file), limit)
     others = [dataclasses.replace(model, model=name, adapter=None) for name in against or []]
     models = {" and ".join(one.names.values()): one for one in (model, *others)}
+    if len(models) <= len(others):
+        raise InputError("A model is named twice by --model and --against; name each once.")
     for one in models.values():  # find a wrong one before measuring the first
         read_config(resolve_folder(one.model, weights=False))
     points, entropy = {}, {}
