@@ -138,6 +138,19 @@ def test_a_folder_without_config(cli: Cli, copied: Path, command: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("option", "folder", "file", "kind"),
+    [("--model", "model", "config.json", "a model"), ("--adapter", "adapter", "adapter_config.json", "an adapter")],
+)
+def test_the_folder_of_a_run_in_the_place_of_what_it_left(
+    cli: Cli, tmp_path: Path, option: str, folder: str, file: str, kind: str
+) -> None:
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / file).write_text("{}")
+    words = f"{tmp_path} has no {file}; it is not {kind} folder, but {tmp_path / folder} may be one."
+    refused(cli, words, "generate", "Hello", option, tmp_path)
+
+
+@pytest.mark.parametrize(
     "args", [("generate", "Hello", "--model"), ("serve", "--model"), ("inspect",), ("convert",), ("quantize",)]
 )
 def test_an_adapter_in_the_place_of_a_model(cli: Cli, tmp_path: Path, args: tuple[str, ...]) -> None:

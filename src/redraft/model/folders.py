@@ -142,7 +142,8 @@ def read_json(path: Path, kind: str = "a model") -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise CheckpointError(f"{path.parent} has no {path.name}; it is not {kind} folder.") from None
+        below = next((f", but {file.parent} may be one" for file in sorted(path.parent.glob(f"*/{path.name}"))), "")
+        raise CheckpointError(f"{path.parent} has no {path.name}; it is not {kind} folder{below}.") from None
     except (OSError, ValueError, RecursionError) as error:  # RecursionError: deeply nested brackets
         raise CheckpointError(f"{path} cannot be read as JSON: {why(error)}.") from error
     if not isinstance(content, dict):
