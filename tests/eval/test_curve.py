@@ -42,7 +42,9 @@ def test_curves_are_drawn(tmp_path: Path) -> None:
     curve = measure(lambda budget: result(min(10, budget), float(budget)), BUDGETS)
     draw({"before": curve, "after": curve}, tmp_path / "a.png", title="t", entropy={"before": [1.0, 0.1]})
     draw({"one": curve}, tmp_path / "b.png", title="t")
-    assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in ("a.png", "b.png"))
+    far = "/home/someone/" + "a-folder-with-a-long-name/" * 6
+    draw({"tiny": curve, far: curve}, tmp_path / "c.png", title="t", entropy={far: [1.0, 0.1]})  # warns without room
+    assert all((tmp_path / name).read_bytes().startswith(b"\x89PNG") for name in ("a.png", "b.png", "c.png"))
 
 
 def test_the_entropy_curve_is_the_mean_over_answers_that_got_so_far() -> None:

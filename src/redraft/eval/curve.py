@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from redraft.diffusion.records import DenoiseStep
@@ -16,6 +17,9 @@ from redraft.errors import InputError, SettingError, one_of
 from redraft.eval import extraction, smalltalk, sudoku, tool_results, tools
 from redraft.eval.result import EvalResult
 from redraft.eval.task import Task, spread
+
+LABEL_WIDTH = 40
+"""Characters in a line of a legend."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,16 +120,21 @@ def draw(
     figure = Figure(figsize=(10 if entropy else 6, 4.5), layout="constrained")
     axes = figure.subplots(1, 2 if entropy else 1, squeeze=False)[0]
     for name, points in curves.items():
-        axes[0].plot([p.mean_steps for p in points], [100 * p.share for p in points], marker="o", label=name)
+        axes[0].plot([p.mean_steps for p in points], [100 * p.share for p in points], marker="o", label=_label(name))
         for point in points:
             place = (point.mean_steps, 100 * point.share)
             axes[0].annotate(str(point.budget), place, (0, 5), textcoords="offset points", ha="center", fontsize=7)
     axes[0].set(xlabel="steps per canvas (labels: most steps allowed)", ylabel="solved, %", title=title, ylim=(0, 102))
     for name, values in (entropy or {}).items():
-        axes[1].plot(range(1, len(values) + 1), values, marker=".", label=name)
+        axes[1].plot(range(1, len(values) + 1), values, marker=".", label=_label(name))
     if entropy:
         axes[1].set(xlabel="step", ylabel="nats per position", yscale="log", title="entropy of the first canvas")
     for axis in axes:
         axis.grid(alpha=0.3)
         axis.legend()
     figure.savefig(picture, dpi=120)
+
+
+def _label(name: str) -> str:
+    """A name in lines short enough for a legend: that of a folder far away would leave the curves no room."""
+    return "\n".join(wrap(name, LABEL_WIDTH))
