@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -71,9 +70,9 @@ def test_the_command_measures_steps(choice: tuple[str, ...], capsys) -> None:
 
 
 def test_the_version_of_triton_is_that_of_the_module_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "triton", SimpleNamespace(__version__="3.8.0+git1"))
+    monkeypatch.setattr("redraft.bench.machine.triton", SimpleNamespace(__version__="3.8.0+git1"))
     assert versions()["triton"] == "3.8.0+git1"
-    monkeypatch.setitem(sys.modules, "triton", None)  # not installed
+    monkeypatch.setattr("redraft.bench.machine.triton", None)  # not installed
     assert "triton" not in versions()
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from contextlib import suppress
-from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 
 import redraft
+from redraft.kernels.triton.language import triton
 
 
 def device_facts(device: torch.device) -> dict[str, Any]:
@@ -37,8 +37,8 @@ def versions() -> dict[str, str]:
     found = {"python": platform.python_version(), "redraft": redraft.__version__, "torch": torch.__version__}
     if torch.version.cuda is not None:
         found["cuda"] = torch.version.cuda
-    with suppress(ImportError):  # the module knows best: it may lie before the installed package, which has two names
-        found["triton"] = import_module("triton").__version__
+    if triton is not None:  # the module in use, which may come from another place than the installed package
+        found["triton"] = triton.__version__
     with suppress(PackageNotFoundError):
         found["transformers"] = version("transformers")
     return found

@@ -59,12 +59,14 @@ class Part:
         return self.count * (rest * BYTES_PER_PARAMETER["bf16"] + matrices)
 
 
-def matrix_bytes(rows: int, inputs: int, format: str) -> int:
-    """Bytes of a matrix: fp8 has an fp32 scale per row, int4 a bf16 scale and nvfp4 a byte per group of inputs."""
+def matrix_bytes(rows: int, inputs: int, format: str, group: int = INT4_GROUP) -> int:
+    """Bytes of a matrix: fp8 has an fp32 scale per row, int4 a bf16 scale per `group` of inputs, and nvfp4 a byte per
+    group of its own.
+    """
     numbers = rows * inputs
     if format == "fp8":
         return numbers + 4 * rows
-    return numbers // 2 + (2 * (numbers // INT4_GROUP) if format == "int4" else numbers // nvfp4.GROUP)
+    return numbers // 2 + (2 * (numbers // group) if format == "int4" else numbers // nvfp4.GROUP)
 
 
 def text_parts(config: ModelConfig) -> tuple[Part, ...]:

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from redraft.errors import CheckpointError, SettingError, one_of
+from redraft.model.accounting import matrix_bytes
 from redraft.model.checkpoint import Checkpoint
 from redraft.model.copying import check_finite, check_target, write_copy
 from redraft.model.folders import CONFIG_FILE, read_json, resolve_folder
@@ -123,13 +124,12 @@ def _stored(name: str, weight: Weight, kept_as: str | None, group: int) -> Itera
 def _size(checkpoint: Checkpoint, name: str, kept_as: str | None, group: int) -> int:
     """How many bytes `_stored` makes of one of our weights."""
     shape = checkpoint.shapes[name]
-    numbers = math.prod(shape)
     if kept_as is None:
-        return numbers * checkpoint.dtype_of(name).itemsize
-    if kept_as == "fp8":
-        return numbers + numbers // shape[-1] * torch.float32.itemsize
-    matrices = sum(map(len, split_experts(name, shape[0])))
-    return numbers // 2 + numbers // group * torch.bfloat16.itemsize + matrices * 2 * torch.int64.itemsize
+        return math.prod(shape) * checkpoint.dtype_of(name).itemsize
+    size = matrix_bytes(math.prod(shape[:-1]), shape[-1], kept_as, group)
+    if kept_as == "int4":  # with the shape of each matrix, two whole numbers
+        size += sum(map(len, split_experts(name, shape[0]))) * 2 * torch.int64.itemsize
+    return size
 
 
 def _matrices(name: str, weight: Tensor) -> Iterator[tuple[str, Tensor]]:
